@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -19,20 +18,17 @@ from tests.support.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
 from tests.support.predicted_case import CASE, CONFIG, FITS, KERNEL, WORKLOAD, config, ok
 from tests.support.processes import alive
 from tunefa.compile.contract import CompileError
-from tunefa.compile.pool import Pending
 from tunefa.compile.workers import Workers
 from tunefa.measure import racing, timing
 from tunefa.measure.measured import (
     RACE_MARGIN_S,
-    RUN_LIMIT_S,
-    LostProcess,
     Measured,
     _bench,
     _benches,
     gpu_objective,
 )
 from tunefa.measure.objective import Raced
-from tunefa.spec.trial import Config, Mode, Trial
+from tunefa.spec.trial import Mode, Trial
 
 
 def test_a_right_config_is_timed(measured: Measured, device: Device) -> None:
@@ -243,33 +239,6 @@ def test_launches_are_timed_in_the_mode_that_was_asked_for(
         _bench(made._task)
         _bench(made._task)
     assert modes == [mode] and len(_benches) == 1
-
-
-class NeverReady(InProcess):
-    """Its device takes for ever over each config."""
-
-    limits_s: ClassVar[list[float]] = []
-
-    def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
-        self.limits_s.append(limit_s)
-        return LostProcess("timeout", f"running took over {limit_s:.0f} s")
-
-
-def compiled(of: Config) -> Pending:
-    future: Any = Future()
-    future.set_result(("ok", FITS, 0.1, ""))
-    return Pending(of, future)
-
-
-def test_what_is_on_the_device_at_the_end_is_abandoned_a_hang_before_it_is_not() -> None:
-    with NeverReady(CASE, 1) as objective:
-        objective._pending.append(compiled(CONFIG))
-        assert objective.next(wait_s=2.0) is None
-        assert NeverReady.limits_s[-1] == pytest.approx(5.0, abs=0.5)
-        objective._pending.append(compiled(CONFIG))
-        trial = objective.next()
-        assert trial is not None and trial.outcome == "timeout"
-        assert NeverReady.limits_s[-1] == RUN_LIMIT_S
 
 
 def test_no_compiler_runs_beside_a_race(

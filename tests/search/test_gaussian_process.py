@@ -41,6 +41,34 @@ def minimised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Loss, dict[str, Any
     return seen
 
 
+def test_covariances_are_kept_from_one_posterior_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, asked = process(), list[int]()
+    covariance = Process._covariance
+
+    def counted(self: Process, some: Any) -> Array:
+        asked.append(len(some))
+        return covariance(self, some)
+
+    monkeypatch.setattr(Process, "_covariance", counted)
+    made.fit(KNOWN, VALUES)
+    for count in (4, 5, 6):
+        sure = KNOWN[count : count + 2]
+        found = made.posterior(KNOWN[:count], VALUES[:count], sure)
+        anew = process()
+        anew._fitted = made._fitted
+        for mine, theirs in zip(
+            found, anew.posterior(KNOWN[:count], VALUES[:count], sure), strict=True
+        ):
+            assert mine == pytest.approx(theirs, rel=1e-12)
+    assert asked == [6, 6, 1, 7, 1, 8]
+    made._fitted_to = 0
+    made.fit(KNOWN, VALUES)
+    made.posterior(KNOWN[:6], VALUES[:6], KNOWN[:0])
+    assert asked[-1] == 6, "another fit has other covariances"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_slopes_are_those_of_the_loss(
     minimised: list[tuple[Loss, dict[str, Any]]], seed: int

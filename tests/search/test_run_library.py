@@ -50,6 +50,9 @@ class Timed:
     def submit(self, config: Config) -> None:
         self._asked.append(config)
 
+    def settle(self) -> None:
+        pass
+
     def next(self, wait_s: float = math.inf) -> Trial | None:
         us = US[self.case.kernel.name.partition("_")[0]]
         made = Resources() if self.case.kernel.is_library else Resources(1024, 32, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -86,9 +87,14 @@ class Device(FakeLanguage):
 class InProcess(Measured):
     """With its bench in this process, where the fakes are."""
 
-    def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+    def _submitted(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Future[Any]:
+        future = Future[Any]()
         try:
             made = Bench(self.case, self.mode)
-            return getattr(vars(self).setdefault("bench", made), method)(*arguments)
+            future.set_result(getattr(vars(self).setdefault("bench", made), method)(*arguments))
         except RuntimeError as error:
-            return LostProcess("crashed", f"{type(error).__name__}: {error}")
+            future.set_result(LostProcess("crashed", f"{type(error).__name__}: {error}"))
+        return future
+
+    def _result(self, asked: Future[Any], limit_s: float) -> Any:
+        return asked.result()

@@ -11,7 +11,7 @@ import importlib
 import math
 import time
 from collections.abc import Iterable
-from concurrent.futures import TimeoutError
+from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,8 +47,22 @@ class LostProcess:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A compiled trial, and what the bench's process will say of it; None where it says nothing."""
+
+    compiled: Trial
+    expected: Trial
+    """The trial with its prediction."""
+    judged: Future[Any] | None
+    limit_s: float
+
+
 class Measured(Predicted):
-    """Compiles in the pool; checks and times configs on the current CUDA device, one by one."""
+    """Compiles in the pool; checks and times configs on the current CUDA device, one by one.
+
+    While the caller learns from a trial, the device works on the next one that is compiled.
+    """
 
     kind: Literal["measured", "predicted"] = "measured"
     mode: Mode = "eager"
@@ -71,8 +85,10 @@ class Measured(Predicted):
         self._process = process or self._owned.enter_context(Workers(1))
         self._process.submit(_warm_up, (), RUN_LIMIT_S)  # candidates compile meanwhile
         self._best_us = math.inf
+        self._running: _Running | None = None
 
     def __exit__(self, *_: object) -> None:
+        self.settle()
         self._owned.close()
         super().__exit__()
 
@@ -80,20 +96,52 @@ class Measured(Predicted):
         """Judges the first compiled trial; returns None if there is none within `wait_s`
         seconds."""
         until = time.monotonic() + wait_s
+        running = self._running or self._begun(wait_s, until)
+        self._running = None
+        if running is None:
+            return None
+        trial = self._ended(running)
+        cut_short = running.limit_s < RUN_LIMIT_S and trial.outcome == "timeout"
+        if cut_short and running.compiled.outcome != "timeout":
+            return None
+        self._running = self._begun(0.0, until)
+        return trial
+
+    def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
+        """Returns a compiled trial with its prediction, its error and a few samples."""
+        return self._ended(self._on_device(trial, limit_s))
+
+    def is_ready(self, wait_s: float) -> bool:
+        """Returns whether a config in progress is compiled; waits up to `wait_s` seconds for
+        one."""
+        return self._running is not None or super().is_ready(wait_s)
+
+    def settle(self) -> None:
+        """Waits for what runs on the device ahead of `next`, and drops it."""
+        running, self._running = self._running, None
+        if running is not None:
+            self._ended(running)
+
+    def _begun(self, wait_s: float, until: float) -> _Running | None:
+        """Begins with the first compiled trial; None if there is none within `wait_s` seconds."""
         compiled = self._compiled(wait_s)
         if compiled is None:
             return None
-        limit_s = min(RUN_LIMIT_S, max(0.0, until - time.monotonic()) + GRACE_S)
-        trial = self.judge(compiled, limit_s)
-        cut_short = limit_s < RUN_LIMIT_S and trial.outcome == "timeout" != compiled.outcome
-        return None if cut_short else trial
+        left_s = max(0.0, until - time.monotonic())
+        return self._on_device(compiled, min(RUN_LIMIT_S, left_s + GRACE_S))
 
-    def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
-        """Returns the trial with its prediction, its error and a few samples."""
-        trial = super().judge(trial)
-        if trial.outcome != "ok":
+    def _on_device(self, compiled: Trial, limit_s: float) -> _Running:
+        expected, judged = super().judge(compiled), None
+        if expected.outcome == "ok":
+            judged = self._submitted("judge", (expected, self._best_us), limit_s)
+        return _Running(compiled, expected, judged, limit_s)
+
+    def _ended(self, running: _Running) -> Trial:
+        """Waits for the device, and returns the trial."""
+        trial = running.expected
+        if running.judged is None:
             return trial
-        judged = self._call("judge", (trial, self._best_us), limit_s)
+        judged = self._result(running.judged, running.limit_s)
         if isinstance(judged, LostProcess):
             return replace(trial, outcome=judged.outcome, reason=judged.reason)
         if judged.outcome == "ok" and judged.median_us is not None:
@@ -108,6 +156,7 @@ class Measured(Predicted):
 
         If the process is lost, the best by the screenings wins, and is not certified.
         """
+        self.settle()
         self._abandon()
         finalists = list(trials)
         until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
@@ -129,10 +178,15 @@ class Measured(Predicted):
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         """Returns what a method of the bench returns, or how its process was lost."""
+        return self._result(self._submitted(method, arguments, limit_s), limit_s)
+
+    def _submitted(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Future[Any]:
+        task = self._task, method, arguments
+        return self._process.submit(run_in_process, task, limit_s)
+
+    def _result(self, asked: Future[Any], limit_s: float) -> Any:
         try:
-            result = self._process.submit(
-                run_in_process, (self._task, method, arguments), limit_s
-            ).result()
+            result = asked.result()
         except TimeoutError:
             return LostProcess("timeout", f"running took over {limit_s:.0f} s")
         except ProcessLost as error:

@@ -85,6 +85,9 @@ class Estimated:
         """Returns True: formulas take no time."""
         return True
 
+    def settle(self) -> None:
+        """Does nothing: nothing runs ahead."""
+
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:

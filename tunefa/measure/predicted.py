@@ -129,6 +129,9 @@ class Predicted:
         self._pending.remove(ready)
         return ready.trial()
 
+    def settle(self) -> None:
+        """Does nothing: nothing runs ahead."""
+
     def judge(self, trial: Trial) -> Trial:
         """Returns a compiled trial with its time; it is `refused` where its CTA fits no SM."""
         if trial.outcome != "ok" or trial.resources is None or self.case.kernel.is_library:

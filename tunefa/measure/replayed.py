@@ -55,6 +55,9 @@ class Replayed:
         """Returns True: the answer is recorded."""
         return True
 
+    def settle(self) -> None:
+        """Does nothing: nothing runs ahead."""
+
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:

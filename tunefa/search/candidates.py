@@ -14,6 +14,7 @@ from tunefa.costmodel.before_compiling import expected_and_least_us, order_param
 from tunefa.costmodel.estimate import estimates, expected_us, learned_parameters
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Request
 from tunefa.search.strategy import SearchProblem
 from tunefa.spec.arch import NpuArch
@@ -29,13 +30,15 @@ _SAME = "the config must not compile to the same code as another one"
 _HELD = "the landscape that is replayed must hold the config"
 
 
-def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
+def feasible_by_kernel(request: Request, model: ModelProcess | None = None) -> dict[str, Feasible]:
     """The configs that the rules allow, by kernel. A replay has those of them that were recorded,
-    as a landscape may be a sample of the space.
+    as a landscape may be a sample of the space. Where configs are measured, `model` lists them, if
+    there is one.
 
     Raises TunefaError with each rule's refusals where no kernel has a feasible config.
     """
-    feasible = {kernel.name: _feasible(request, request.case(kernel)) for kernel in request.kernels}
+    cases = map(request.case, request.kernels)
+    feasible = {case.kernel.name: _feasible(request, case, model) for case in cases}
     if request.replay is not None:
         replay = request.replay
         feasible = {name: _held(replay, name, found) for name, found in feasible.items()}
@@ -51,12 +54,14 @@ def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
     )
 
 
-def _feasible(request: Request, case: Case) -> Feasible:
+def _feasible(request: Request, case: Case, model: ModelProcess | None) -> Feasible:
     """The configs of a kernel that the rules allow.
 
     Where nothing is timed, parameters whose values only a device can tell apart have their first
     value, and configs that compile to one program count once: the first of them.
     """
+    if model is not None and request.objective == "measured":
+        return model.feasible(case)
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed(learned_parameters(case))
     found = space.feasible(case.workload, case.arch)
@@ -116,16 +121,23 @@ def search_problem(
     feasible: Feasible,
     known: Sequence[Config],
     trials: int | None,
+    model: ModelProcess | None = None,
 ) -> SearchProblem:
     """The feasible configs with the times that the cost model expects; `known` ones come first.
 
-    `trials` is this kernel's share of a budget of trials, None for a budget of seconds.
+    `trials` is this kernel's share of a budget of trials, None for a budget of seconds. `model` has
+    listed the configs, if there is one.
     """
-    expected = estimates(case, feasible.configs)
+    expected = []
+    if model is not None and request.objective == "measured":
+        expected_us = model.expected_us(case, feasible)
+    else:
+        expected = estimates(case, feasible.configs)
+        expected_us = [each.time_us for each in expected]
     made = SearchProblem(
         parameters=case.kernel.space.parameters,
         configs=feasible.configs,
-        expected_us=[each.time_us for each in expected],
+        expected_us=expected_us,
         first=known,
         trials=trials,
         seed=request.seed,

@@ -50,6 +50,8 @@ class Process:
         self._spread = np.r_[np.full(varies.sum(), _WEIGHT_SD), _AMPLITUDE_SD]
         self._fitted = self._start
         self._fitted_to = 0
+        self._rows: dict[int, Array] = {}
+        """By a config: its covariances with all configs, since the last fit."""
 
     def fit(self, known: Places, values: Array) -> None:
         """Fits weights and amplitude to the `values` of the configs at `known`."""
@@ -75,6 +77,7 @@ class Process:
             loss, self._fitted, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 15}
         )
         self._fitted, self._fitted_to = found.x, len(known)
+        self._rows.clear()
 
     def posterior(self, known: Places, values: Array, sure: Places) -> tuple[Array, Array]:
         """Returns the mean and the sd of every config, given the `values` of those at `known`.
@@ -82,10 +85,9 @@ class Process:
         The configs at `sure` count as known too, with their mean as their value.
         """
         seen = np.r_[known, sure]
-        everything = np.arange(len(self._places))
-        covariance = self._covariance(seen, seen) + self._noise**2 * np.eye(len(seen))
+        across = self._covariances(seen)
+        covariance = across[:, seen] + self._noise**2 * np.eye(len(seen))
         root = np.linalg.cholesky(covariance)
-        across = self._covariance(seen, everything)
         whitened: Array = solve_triangular(root, across, lower=True, check_finite=False)
         n = len(known)
         mean: Array = whitened[:n].T @ np.linalg.solve(root[:n, :n], values)
@@ -93,10 +95,22 @@ class Process:
         sd: Array = np.sqrt(np.maximum(variance - (whitened**2).sum(axis=0), 1e-8))
         return mean, sd
 
-    def _covariance(self, some: Places, others: Places) -> Array:
-        steps = np.zeros((len(some), len(others)))
+    def _covariances(self, seen: Places) -> Array:
+        """The covariances of these configs with all. Those that an earlier call had are kept: from
+        one trial to the next, few are new."""
+        asked: list[int] = seen.tolist()
+        kept = set(asked)
+        self._rows = {place: row for place, row in self._rows.items() if place in kept}
+        new = [place for place in dict.fromkeys(asked) if place not in self._rows]
+        if new:
+            self._rows |= zip(new, self._covariance(np.asarray(new)), strict=True)
+        rows = np.array([self._rows[place] for place in asked])
+        return rows.reshape(len(asked), len(self._places))
+
+    def _covariance(self, some: Places) -> Array:
+        steps = np.zeros((len(some), len(self._places)))
         for place, weight in zip(self._places.T, np.exp(self._fitted[:-1]), strict=True):
-            steps += weight * np.abs(place[some, None] - place[others])
-        trend = self._trend[some] @ self._trend[others].T
+            steps += weight * np.abs(place[some, None] - place)
+        trend = self._trend[some] @ self._trend.T
         covariance: Array = np.exp(2 * self._fitted[-1] - steps) + trend
         return covariance

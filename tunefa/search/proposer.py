@@ -22,7 +22,9 @@ def strategy(state: SearchState, part: Part, trials_left: int | None) -> Strateg
     continues."""
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
-    problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
+    problem = candidates.search_problem(
+        request, part.case, part.feasible, part.known, trials_left, state.model
+    )
     if state.anchor is not None:  # its trials have the kernel's level too
         problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
     problem = replace(problem, to_beat_us=min(to_beat_us(state), _known_us(state, part)))

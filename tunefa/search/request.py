@@ -12,6 +12,7 @@ from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
 from tunefa.search.gpu_turns import Turn
+from tunefa.search.model_process import ModelProcess
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible
@@ -83,6 +84,8 @@ class Processes:
     bench: Workers
     """The one worker in which kernels run."""
     compilers: Workers
+    model: ModelProcess | None = None
+    """What lists configs and asks the cost model; with None, each search does so itself."""
     turn: Turn | None = None
     """Its turn at the bench, where several searches prepare at once."""
 

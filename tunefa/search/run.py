@@ -53,7 +53,8 @@ def search(
     every kernel, and when the journal, the study or the store cannot be written; NoTurnLeft if it
     gets no turn at the GPU.
     """
-    feasible = candidates.feasible_by_kernel(request)
+    model = None if shared is None else shared.model
+    feasible = candidates.feasible_by_kernel(request, model)
     candidates.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal, _bench_process(request, shared) as process:
@@ -61,6 +62,7 @@ def search(
         state = SearchState(request, on_progress, journal, storage, process)
         if shared is not None:
             state.compilers, state.turn = shared.compilers, shared.turn
+            state.model = model
         _search_kernels(state, feasible, store)
         record = _record(state, feasible)
         stored = store.add(record) if record and request.replay is None else None
@@ -117,6 +119,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
                 strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
+    objective.settle()
     state.gave_way |= stopping.gave_way
     if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by

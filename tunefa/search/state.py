@@ -12,6 +12,7 @@ from tunefa.compile.workers import Workers
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search.gpu_turns import Turn
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import FinishedTrial, Progress, Request
 from tunefa.search.study import Study
 from tunefa.search.winner import Winner
@@ -48,6 +49,8 @@ class SearchState:
     """See `Result.left_early`."""
     compilers: Workers | None = None
     """The processes that compile what is measured; with None, each kernel has its own."""
+    model: ModelProcess | None = None
+    """See `Processes.model`."""
     turn: Turn | None = None
     """See `Processes.turn`."""
     gave_way: bool = False

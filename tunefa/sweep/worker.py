@@ -24,6 +24,7 @@ from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
 from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes, Request, Result
 from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
@@ -127,8 +128,9 @@ def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
         yield None
         return
     place = Place(cores=share.compilers)
-    with Workers(1) as bench, pool.compilers(share.processes, place=place) as compilers:
-        yield Processes(bench, compilers)
+    compilers = pool.compilers(share.processes, place=place)
+    with Workers(1) as bench, Workers(1) as model, compilers:
+        yield Processes(bench, compilers, ModelProcess(model) if share.compilers else None)
 
 
 @dataclass

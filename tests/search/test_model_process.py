@@ -1,0 +1,59 @@
+"""tunefa/search/model_process.py: the same configs and times from a process of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tunefa.compile.workers import ProcessLost, Workers
+from tunefa.costmodel.estimate import estimates
+from tunefa.search import model_process
+from tunefa.search.model_process import ModelProcess
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+CASES = [
+    Case(kernels.load(kernel), Workload.parse(text), Target.named(target))
+    for kernel, text, target in (
+        ("attention_fwd_cuda_sm80", "b2_h8_kv2_q1024_d64", "sm80"),
+        ("attention_fwd_cuda_sm90", "b1_h8_q300_d256_e4m3_full", "h200"),
+        ("attention_fwd_cudnn", "b2_h8_kv2_q1024_d64", "h200"),
+    )
+]
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    with Workers(1) as made:
+        yield made
+
+
+def test_configs_and_times_are_those_of_this_process(workers: Workers) -> None:
+    model = ModelProcess(workers)
+    for case in CASES:
+        found, own = model.feasible(case), case.feasible()
+        assert found == own and [*map(list, found.configs)] == [*map(list, own.configs)]
+        expected = [each.time_us for each in estimates(case, own.configs)]
+        assert model.expected_us(case, found) == expected
+    assert set(workers.ran_s) == {"_listed", "_timed"}, "the process has done it"
+
+
+def test_a_lost_process_costs_nothing_but_time(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_listed", "_timed"):
+        monkeypatch.setattr(model_process, name, _dies)
+    model, case = ModelProcess(workers), CASES[0]
+    with pytest.raises(ProcessLost):
+        workers.submit(_dies, (0,), 30.0).result()
+    found = model.feasible(case)
+    assert found == case.feasible()
+    expected = [each.time_us for each in estimates(case, found.configs)]
+    assert model.expected_us(case, found) == expected
+
+
+def _dies(_: object) -> None:
+    os._exit(3)
