@@ -25,6 +25,9 @@ _GAIN = 0.995
 """A trial is a gain if its time is less than the best time multiplied by this."""
 _PATIENCE_S = 0.5
 """The seconds that a search waits for a compiler before another one may have the GPU."""
+_ASKED_AT_ONCE = 2
+"""The configs that a search with the GPU asks for before its next trial, where one is compiled: a
+strategy takes up to 0.05 s for each. With two of them, those in progress still become more."""
 _SMALL_S = 3 * FLOOR_S
 """A search with less time compiles the default alone until something is right."""
 BEHIND = 0.15
@@ -188,7 +191,10 @@ def trials(
     by_time = share.budget.seconds is not None
     in_progress, submitted, exhausted = 0, 0, False
     while not stopping.lost:
+        asked = 0
         while not exhausted and in_progress < share.width(evaluator, stopping):
+            if asked >= _ASKED_AT_ONCE and share.turn is not None and evaluator.is_ready(0.0):
+                break  # the GPU waits
             if by_time:
                 may_end = submitted or stopping.found_any
                 exhausted = stopping.on_plateau or (bool(may_end) and time.monotonic() >= until)
@@ -199,7 +205,7 @@ def trials(
             if config is None:
                 break  # if nothing is left, it is asked again when it knows another trial
             evaluator.submit(config)
-            in_progress, submitted = in_progress + 1, submitted + 1
+            in_progress, submitted, asked = in_progress + 1, submitted + 1, asked + 1
         left_s = until - time.monotonic() if stopping.found_any else share.patience_s(stopping)
         if in_progress == 0 or (stopping.found_any and left_s <= 0.0):
             return
