@@ -119,6 +119,7 @@ class Pair:
         for _ in self.trials:
             trial = self.objective.next(max(0.0, until - time.monotonic()))
             if trial is None or trial.outcome != "ok":
+                self.objective.settle()  # the other one may run already
                 why = "the time was over" if trial is None else f"{trial.outcome}: {trial.reason}"
                 return self._without(why)
             found.append(trial)

@@ -275,7 +275,7 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
         mbarrier_wait(c.q.full(q_slot), (i / Q_STAGES) & 1);
         if (Q_IN_REGS) {
             c.load_q(q_slot);
-            c.release(c.q.empty(q_slot));
+            if (EPILOGUE_SUBTILE > 0) c.release(c.q.empty(q_slot));
         }
         pipe_read = c.attend(rows, q_slot, pipe_read, row, blocks, release_stored, release_q);
         long long head_row = (long long)(work.batch * sizes.heads + work.head) * sizes.seqlen_q;

@@ -104,13 +104,15 @@ def test_a_model_of_other_features_is_left_out() -> None:
     assert uncalibrated.sd == alone.sd
 
 
-def test_a_learned_model_sees_all_parameters(models: Models) -> None:
+def test_a_learned_model_sees_all_parameters_but_later_ones(models: Models) -> None:
     case = Case.from_names("attention_fwd_cuda_sm90", "q4096_d128", "h200")
     assert not learned_parameters(case)
     assert "CLUSTER_SIZE" not in case.kernel.space.seen_by_cost_model
     names = tuple(parameter.name for parameter in case.kernel.space.parameters)
-    models[case.kernel.name, "sm90"] = sample_learned.MODEL
+    models[case.kernel.name, "sm90"] = replace(sample_learned.MODEL, names=(*names, "log_cycles"))
     assert learned_parameters(case) == {*names}
+    models[case.kernel.name, "sm90"] = replace(sample_learned.MODEL, names=names[1:])
+    assert names[0] == "FP16_PV" and learned_parameters(case) == {*names[1:]}
 
 
 def test_who_asks_hears_with_which_devices_predictions_were_compared(models: Models) -> None:

@@ -26,11 +26,15 @@ pytestmark = [
 ]
 
 CONFIG: dict[str, Any] = dict(
-    WARPGROUPS=2, BLOCK_N=128, num_stages=2, Q_STAGES=1, EPILOGUE_SUBTILE=0, INTRA_WG_OVERLAP=1,
-    PING_PONG=0, RESCALE_THRESHOLD=8,
+    FP16_PV=0, WARPGROUPS=2, BLOCK_N=128, num_stages=2, Q_STAGES=1, EPILOGUE_SUBTILE=0,
+    INTRA_WG_OVERLAP=1, PING_PONG=0, RESCALE_THRESHOLD=8,
     SPLIT_DIAGONAL_BLOCK=0, SWIZZLE_BYTES=128, P_IN_SMEM=0, CLUSTER_SIZE=1, L2_SECTION_MB=8,
 )  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
+    ("h4_kv2_q200_k333_d128_e4m3_full", dict(FP16_PV=1)),
+    ("h4_kv2_q1000_d128_e4m3", dict(FP16_PV=1, BLOCK_N=160, EPILOGUE_SUBTILE=2, CLUSTER_SIZE=2)),
+    ("b2_h4_q200_k60_d256_dv64_e4m3_full", dict(FP16_PV=1, BLOCK_N=64, num_stages=3)),
+    ("b2_h4_q1000_d256_e4m3", dict(FP16_PV=1, BLOCK_N=64, EPILOGUE_SUBTILE=1, PING_PONG=1)),
     ("h2_kv1_q200_k333_d128_full", {}),
     ("h2_kv1_q200_k333_d128_full", dict(BLOCK_N=96, EPILOGUE_SUBTILE=1)),
     ("h4_kv2_q1000_k777_d64", dict(WARPGROUPS=3, PING_PONG=1, num_stages=3)),

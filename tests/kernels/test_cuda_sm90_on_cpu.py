@@ -104,6 +104,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
         {**TWO, "FP16_PV": 1, "BLOCK_N": 112, "EPILOGUE_SUBTILE": 2, "CLUSTER_SIZE": 2},
     ),
     ("h2_q100_k400_d256_dv64_e4m3_full", {"FP16_PV": 1, "EPILOGUE_SUBTILE": 1}),
+    ("b2_h4_q200_k60_d192_e4m3_full", {"FP16_PV": 1, "Q_STAGES": 2}),
     # V in e4m3, on one level.
     (
         "h2_q130_k1200_d128_e4m3_causal_fast",

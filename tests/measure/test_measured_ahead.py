@@ -87,7 +87,9 @@ def test_what_runs_ahead_is_waited_for_before_a_race_and_at_the_end() -> None:
             if settle == "race":
                 objective.race([], config(16))
             if settle == "settle":
-                objective.settle()
-                objective.settle()
+                ahead = objective.settle()
+                assert ahead is not None and (ahead.config, ahead.outcome) == (config(32), "ok")
+                assert objective.settle() is None
         assert objective.begun == [16, 32]
-        assert len(objective.ended) == (3 if settle == "race" else 2)
+        waited = {"race": 3, "settle": 2, "exit": 1}  # what nobody shares is just ended
+        assert len(objective.ended) == waited[settle]

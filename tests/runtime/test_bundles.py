@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +21,13 @@ from tests.support.hopper_on_cpu import SEEN, hopper
 from tests.support.sample_bundles import compiled
 from tunefa.compile.launch import generations
 from tunefa.errors import TunefaError
-from tunefa.runtime import process
+from tunefa.runtime import bundles, process
 from tunefa.runtime.bundles import asked_of
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.process import Runtime
+from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import bundle_file
@@ -145,6 +147,21 @@ def test_another_device_of_the_arch_runs_its_binaries(runtime: Runtime, bundle: 
     runtime.planner.devices[CPU] = (h100, Compiler(runtime.planner.bundles.find))
     chosen = runtime.plan(tensors(), CAUSAL).chosen
     assert chosen.how == "other-device" and str(bundle) in chosen.why
+
+
+def test_a_plan_from_before_a_parameter_was_added_is_refused() -> None:
+    kernel = kernels.load("attention_fwd_cuda_sm90")
+    config = kernel.default(Workload.parse("q4096"), Target.named("h200").arch)
+    plan: Any = SimpleNamespace(kernel=kernel.name, config=config)
+    made = {kernel.name: {"source_hash": kernel.source_hash}}
+    file: Any = SimpleNamespace(path="app.tunefa", kernels=made, plans=[plan])
+    assert bundles._kernel(file, kernel.name).name == kernel.name
+    plan.config = {name: value for name, value in config.items() if name != "FP16_PV"}
+    said = (
+        r"app\.tunefa was made with another search space of .*FP16_PV is missing\): make it again"
+    )
+    with pytest.raises(TunefaError, match=said):
+        bundles._kernel(file, kernel.name)
 
 
 def test_another_source_of_a_kernel_is_refused(runtime: Runtime, tmp_path: Path) -> None:

@@ -55,6 +55,14 @@ def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> Non
     assert not journal.folder().exists(), "nothing was tried, so there is no journal"
 
 
+def test_what_ran_ahead_of_the_last_trial_is_kept(fake: type[Fake]) -> None:
+    ahead = Trial(KERNEL.default(WORKLOAD, SM90), "timeout", "it ran ahead")
+    fake.settle = lambda self: ahead  # type: ignore[method-assign]
+    result = search.search(request(budget=Budget(trials=5), strategy="random"), user_store())
+    assert ahead in [each.trial for each in result.finished]
+    assert ahead in [trial for _, trial in journal.read(result.journal)]
+
+
 def test_ctrl_c_keeps_the_best_so_far(fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     result = search.search(request(budget=Budget(trials=50)), user_store(), Seen(3))

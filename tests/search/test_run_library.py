@@ -50,8 +50,8 @@ class Timed:
     def submit(self, config: Config) -> None:
         self._asked.append(config)
 
-    def settle(self) -> None:
-        pass
+    def settle(self) -> Trial | None:
+        return None
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         us = US[self.case.kernel.name.partition("_")[0]]

@@ -90,8 +90,9 @@ class Fake:
     def submit(self, config: Config) -> None:
         self.pending.append(config)
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         time.sleep(min(self.pause_s, wait_s))

@@ -58,8 +58,9 @@ class Simulated:
         ready = self._prepared.pop(identity(config), None)
         self._pending.append((ready or self.machine.compiled_at(self.case.kernel.name), config))
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         ready, config = min(self._pending, key=lambda each: each[0])

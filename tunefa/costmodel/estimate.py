@@ -100,9 +100,11 @@ def errors(model: LearnedModel | None, trust: float) -> tuple[float, float]:
 def learned_parameters(case: Case) -> frozenset[str]:
     """Returns the parameters whose values a model tells apart that was learned from measurements of
     the case's kernel on its arch; none where there is no such model."""
-    if learned.load(case.kernel.name, case.arch.name) is None:
+    model = learned.load(case.kernel.name, case.arch.name)
+    if model is None:
         return frozenset()
-    return frozenset(parameter.name for parameter in case.kernel.space.parameters)
+    names = (parameter.name for parameter in case.kernel.space.parameters)
+    return frozenset(name for name in names if name in model.names)
 
 
 def compared_with(arch: str, op: str = "fwd") -> tuple[Compared, ...]:

@@ -106,8 +106,10 @@ class Prepared:
         own = parameters(case.kernel.space, [config])[0].tolist()
         space = case.kernel.space
         titles = (*(parameter.name for parameter in space.parameters), *rows[0])
-        if model is None or model.names != titles:
+        columns = None if model is None else model.columns(titles)
+        if model is None or columns is None:
             return cls(config, resources, None)
+        own = [own[place] for place in columns if place < len(own)]
         values = [tuple(row.values()) for row in rows]
         is_fixed = [len(set(column)) == 1 for column in zip(*values, strict=True)]
         fixed = [place for place, same in enumerate(is_fixed) if same]

@@ -20,7 +20,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tunefa.costmodel.features import Features
 from tunefa.errors import TunefaError
 from tunefa.spec.target import Case
 from tunefa.spec.workload import DTYPES
+from tunefa.store import added_parameters
 
 Array = npt.NDArray[Any]
 SCHEMA = 1
@@ -119,13 +120,23 @@ class LearnedModel:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:8]
 
+    def columns(self, names: Sequence[str]) -> list[int] | None:
+        """Returns the columns of its features among these; None if it was learned from others, as
+        a changed space may have. It may lack parameters that were added since, of which it then
+        says nothing."""
+        added = set(added_parameters.ADDED.get(self.kernel, ())).difference(self.names)
+        own = [place for place, name in enumerate(names) if name not in added]
+        return own if self.names == tuple(names[place] for place in own) else None
+
     def fits(self, found: Features) -> bool:
-        """Whether it was learned from these features; a changed space may have others."""
-        return self.names == found.names
+        """Whether it was learned from these features."""
+        return self.columns(found.names) is not None
 
     def correction(self, found: Features) -> Array:
         """Returns log(measured / cost model's time) of each config, as far as it is known."""
-        return self.bias + self.trees.total(found.values)
+        own = self.columns(found.names)
+        whole = own is None or len(own) == len(found.names)
+        return self.bias + self.trees.total(found.values if whole else found.values[:, own])
 
     def trust(self, case: Case) -> float:
         """How far its correction holds for a workload: 1 within reach of what it was learned from,

@@ -90,8 +90,9 @@ class FlexMeasured:
         waiting = [pending.future for pending in self._pending]
         return bool(futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done)
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def judge(self, config: Config) -> Trial:
         """Returns a config's trial. It is compiled here, which is quick where a process did so."""

@@ -82,13 +82,15 @@ class Measured(Predicted):
         super().__init__(case, workers, compilers)
         self._task: _Task = (case.names, self.mode)
         self._owned = contextlib.ExitStack()
+        self._is_shared = process is not None
         self._process = process or self._owned.enter_context(Workers(1))
         self._process.submit(_warm_up, (), RUN_LIMIT_S)  # candidates compile meanwhile
         self._best_us = math.inf
         self._running: _Running | None = None
 
     def __exit__(self, *_: object) -> None:
-        self.settle()
+        if self._is_shared:  # others would find the process lost
+            self.settle()
         self._owned.close()
         super().__exit__()
 
@@ -100,11 +102,11 @@ class Measured(Predicted):
         self._running = None
         if running is None:
             return None
-        trial = self._ended(running)
-        cut_short = running.limit_s < RUN_LIMIT_S and trial.outcome == "timeout"
-        if cut_short and running.compiled.outcome != "timeout":
+        trial = self._unless_cut(running)
+        if trial is None:
             return None
-        self._running = self._begun(0.0, until)
+        if time.monotonic() < until:
+            self._running = self._begun(0.0, until)
         return trial
 
     def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
@@ -116,11 +118,10 @@ class Measured(Predicted):
         one."""
         return self._running is not None or super().is_ready(wait_s)
 
-    def settle(self) -> None:
-        """Waits for what runs on the device ahead of `next`, and drops it."""
+    def settle(self) -> Trial | None:
+        """Waits for what runs on the device ahead of `next`; returns its trial, if there is one."""
         running, self._running = self._running, None
-        if running is not None:
-            self._ended(running)
+        return None if running is None else self._unless_cut(running)
 
     def _begun(self, wait_s: float, until: float) -> _Running | None:
         """Begins with the first compiled trial; None if there is none within `wait_s` seconds."""
@@ -135,6 +136,12 @@ class Measured(Predicted):
         if expected.outcome == "ok":
             judged = self._submitted("judge", (expected, self._best_us), limit_s)
         return _Running(compiled, expected, judged, limit_s)
+
+    def _unless_cut(self, running: _Running) -> Trial | None:
+        """Waits for the device, and returns the trial; None if it had no time to end."""
+        trial = self._ended(running)
+        cut = running.limit_s < RUN_LIMIT_S and trial.outcome == "timeout"
+        return None if cut and running.compiled.outcome != "timeout" else trial
 
     def _ended(self, running: _Running) -> Trial:
         """Waits for the device, and returns the trial."""

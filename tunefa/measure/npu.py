@@ -85,8 +85,9 @@ class Estimated:
         """Returns True: formulas take no time."""
         return True
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

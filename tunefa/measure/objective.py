@@ -56,8 +56,11 @@ class Objective(Protocol):
     def is_ready(self, wait_s: float) -> bool:
         """Returns whether `next` needs to wait for no compiler; waits up to `wait_s` seconds."""
 
-    def settle(self) -> None:
-        """Waits for what runs on the device ahead of `next`, and drops it."""
+    def settle(self) -> Trial | None:
+        """Waits for what runs on the device ahead of `next`; returns its trial, if there is one.
+
+        Nothing of this objective runs on the device then.
+        """
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

@@ -129,8 +129,9 @@ class Predicted:
         self._pending.remove(ready)
         return ready.trial()
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def judge(self, trial: Trial) -> Trial:
         """Returns a compiled trial with its time; it is `refused` where its CTA fits no SM."""

@@ -55,8 +55,9 @@ class Replayed:
         """Returns True: the answer is recorded."""
         return True
 
-    def settle(self) -> None:
-        """Does nothing: nothing runs ahead."""
+    def settle(self) -> Trial | None:
+        """Returns None: nothing runs ahead."""
+        return None
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

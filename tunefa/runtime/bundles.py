@@ -264,7 +264,7 @@ def _prepared(job: Job[P], found: Found, case: Case, compiler: Compiler) -> P | 
 def _kernel(file: BundleFile, name: str) -> Kernel:
     """The installed kernel of that name, whose source is that of the bundle.
 
-    Raises TunefaError where it is another one.
+    Raises TunefaError where it is another one, and where a plan's config is not in its space.
     """
     try:
         kernel = kernel_files.load(name)
@@ -277,4 +277,10 @@ def _kernel(file: BundleFile, name: str) -> Kernel:
             f"{file.path} was made with another source of {name} ({was}, and this tunefa has "
             f"{kernel.source_hash}): make it again with this tunefa"
         )
+    for plan in file.plans:
+        if plan.kernel == name and (why := kernel.space.misfit(plan.config)):
+            raise TunefaError(
+                f"{file.path} was made with another search space of {name} ({why}): make it again "
+                "with this tunefa"
+            )
     return kernel

@@ -104,7 +104,8 @@ def beside(journal: Path) -> BaseStorage:
 
 
 class _OwnFile(JournalFileBackend):
-    """Optuna's file of one search: no other process writes to it, so it needs no lock of Optuna's.
+    """Optuna's file of one search, which holds the lock of its journal, and so needs no other one.
+
     It need not survive a power failure, as the search's journal does. Locking it and waiting for
     the disk take 0.5 ms, and Optuna does so for each parameter of each trial.
     """

@@ -129,7 +129,7 @@ def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
         return
     place = Place(cores=share.compilers)
     compilers = pool.compilers(share.processes, place=place)
-    with Workers(1) as bench, Workers(1) as model, compilers:
+    with Workers(1) as bench, Workers(1, place=place) as model, compilers:
         yield Processes(bench, compilers, ModelProcess(model) if share.compilers else None)
 
 
