@@ -124,6 +124,8 @@ def renew(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 def _completed(kernel: str, code: dict[str, str]) -> dict[str, str]:
     """The hashes, by configs that have the parameters which were added since."""
+    if kernel not in added_parameters.ADDED:
+        return code
     found = {}
     for key, each in code.items():
         workload, arch, config = json.loads(key)

@@ -21,6 +21,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.search.strategy import SearchProblem
 from tunefa.spec import kernel as kernels
+from tunefa.spec.default import Default, first_that_fits
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.store import landscape as landscapes
 from tunefa.store.landscape import Landscape
@@ -96,11 +97,15 @@ class Course:
 
     @property
     def default(self) -> float:
-        """The excess of the kernel's default config."""
-        landscape = self.landscape
-        kernel, target = kernels.load(landscape.kernels[0]), landscape.target
-        config = kernel.default(landscape.workload, target.arch)
-        return self.excess.get(identity(config), math.inf)
+        """The excess of the kernel's default config: of the first that is recorded, as a parameter
+        may be younger than the landscape."""
+        made = self.landscape
+        space, env = kernels.load(made.kernels[0]).space, made.workload.env()
+        found = first_that_fits(
+            space.defaults, space.default_changes, {**env, **made.target.arch.env()},
+            lambda config: None if identity(config) in self.excess else "it is not recorded",
+        )  # fmt: skip
+        return self.excess[identity(found.config)] if isinstance(found, Default) else math.inf
 
 
 def course(path: Path, model: LearnedModel | None = None) -> Course:

@@ -144,7 +144,7 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
         ({"BLOCK_N": 112}, "multiple of 32"),
         ({"BLOCK_N": 160, "num_stages": 2, "Q_STAGES": 1}, "must leave a thread 24 registers"),
         ({"P_IN_SMEM": 1}, "P_IN_SMEM needs a 16-bit dtype"),
-        ({"FP16_PV": 1, "BLOCK_N": 96}, "32 with FP16_PV"),
+        ({"FP16_PV": 1, "BLOCK_N": 96}, "or 32 for FP16_PV"),
     ],
 )
 def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:

@@ -87,8 +87,8 @@ def test_what_runs_ahead_is_waited_for_before_a_race_and_at_the_end() -> None:
             if settle == "race":
                 objective.race([], config(16))
             if settle == "settle":
-                ahead = objective.settle()
-                assert ahead is not None and (ahead.config, ahead.outcome) == (config(32), "ok")
+                last = objective.settle()
+                assert last is not None and (last.config, last.outcome) == (config(32), "ok")
                 assert objective.settle() is None
         assert objective.begun == [16, 32]
         waited = {"race": 3, "settle": 2, "exit": 1}  # what nobody shares is just ended

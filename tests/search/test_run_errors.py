@@ -56,11 +56,11 @@ def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> Non
 
 
 def test_what_ran_ahead_of_the_last_trial_is_kept(fake: type[Fake]) -> None:
-    ahead = Trial(KERNEL.default(WORKLOAD, SM90), "timeout", "it ran ahead")
-    fake.settle = lambda self: ahead  # type: ignore[method-assign]
+    last = Trial(KERNEL.default(WORKLOAD, SM90), "timeout", "it ran ahead")
+    fake.settle = lambda self: last  # type: ignore[method-assign]
     result = search.search(request(budget=Budget(trials=5), strategy="random"), user_store())
-    assert ahead in [each.trial for each in result.finished]
-    assert ahead in [trial for _, trial in journal.read(result.journal)]
+    assert last in [each.trial for each in result.finished]
+    assert last in [trial for _, trial in journal.read(result.journal)]
 
 
 def test_ctrl_c_keeps_the_best_so_far(fake: type[Fake]) -> None:

@@ -36,4 +36,4 @@ def test_an_earlier_record_gets_them_and_its_runner_up_too() -> None:
 def test_what_is_there_stays() -> None:
     config = {"FP16_PV": 1}
     assert added_parameters.completed("attention_fwd_cuda_sm90", config) == config
-    assert added_parameters.completed("my_kernel", {"STAGES": 2}) == {"STAGES": 2}
+    assert added_parameters.completed("my_kernel", {"TILE": 2}) == {"TILE": 2}

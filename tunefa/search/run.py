@@ -119,8 +119,8 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
                 strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
-    if (ahead := objective.settle()) is not None:
-        state.keep(part.name, ahead)
+    if (last := objective.settle()) is not None:
+        state.keep(part.name, last)
     state.gave_way |= stopping.gave_way
     if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by
