@@ -134,9 +134,9 @@ class LearnedModel:
 
     def correction(self, found: Features) -> Array:
         """Returns log(measured / cost model's time) of each config, as far as it is known."""
-        own = self.columns(found.names)
-        whole = own is None or len(own) == len(found.names)
-        return self.bias + self.trees.total(found.values if whole else found.values[:, own])
+        lacks = len(self.names) < len(found.names)
+        values = found.values[:, self.columns(found.names)] if lacks else found.values
+        return self.bias + self.trees.total(values)
 
     def trust(self, case: Case) -> float:
         """How far its correction holds for a workload: 1 within reach of what it was learned from,

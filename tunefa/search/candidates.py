@@ -32,8 +32,8 @@ _HELD = "the landscape that is replayed must hold the config"
 
 def feasible_by_kernel(request: Request, model: ModelProcess | None = None) -> dict[str, Feasible]:
     """The configs that the rules allow, by kernel. A replay has those of them that were recorded,
-    as a landscape may be a sample of the space. Where configs are measured, `model` lists them, if
-    there is one.
+    as a landscape may be a sample of the space. `model`, which only measured searches have, lists
+    them.
 
     Raises TunefaError with each rule's refusals where no kernel has a feasible config.
     """
@@ -60,7 +60,7 @@ def _feasible(request: Request, case: Case, model: ModelProcess | None) -> Feasi
     Where nothing is timed, parameters whose values only a device can tell apart have their first
     value, and configs that compile to one program count once: the first of them.
     """
-    if model is not None and request.objective == "measured":
+    if model is not None:
         return model.feasible(case)
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed(learned_parameters(case))
@@ -129,7 +129,7 @@ def search_problem(
     listed the configs, if there is one.
     """
     expected = []
-    if model is not None and request.objective == "measured":
+    if model is not None:
         expected_us = model.expected_us(case, feasible)
     else:
         expected = estimates(case, feasible.configs)

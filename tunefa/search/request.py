@@ -85,7 +85,7 @@ class Processes:
     """The one worker in which kernels run."""
     compilers: Workers
     model: ModelProcess | None = None
-    """What lists configs and asks the cost model; with None, each search does so itself."""
+    """The process that lists configs and asks the cost model; with None, each search does so."""
     turn: Turn | None = None
     """Its turn at the bench, where several searches prepare at once."""
 

@@ -24,14 +24,7 @@ from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import regular_file
 from tunefa.spec.trial import Trial
-from tunefa.store import (
-    added_parameters,
-    checksum,
-    journal_header,
-    schema1,
-    trial_data,
-    trust,
-)
+from tunefa.store import added_parameters, checksum, journal_header, schema1, trial_data, trust
 from tunefa.store.journal_header import CHECKSUM, SCHEMA, Limits
 
 ELAPSED = "elapsed_s"
