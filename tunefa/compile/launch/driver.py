@@ -263,10 +263,10 @@ class TensorMap:
         driver.call_on(device, "cuTensorMapEncodeTiled", *arguments)
         return memory
 
-    def arguments(self, place: c_void_p, tensor: c_void_p) -> tuple[Any, ...]:
+    def arguments(self, place: Any, tensor: Any) -> tuple[Any, ...]:
         """Returns those of cuTensorMapEncodeTiled: the fifth and the sixth hold lengths and steps
-        in bytes, the contiguous axis first."""
-        return place, c_int(self.dtype), c_uint32(len(self.shape)), tensor, *self._after()
+        in bytes, the contiguous axis first. Python's ints are passed as C's int."""
+        return place, self.dtype, len(self.shape), tensor, *self._after()
 
     def _after(self) -> tuple[Any, ...]:
         """The arguments after the tensor's address."""
@@ -279,8 +279,8 @@ class TensorMap:
             longs.pack(*steps, 0),
             words.pack(*reversed(self.box)),
             words.pack(*[1] * rank),
-            *(c_int(_NO_INTERLEAVE), c_int(self.swizzle), c_int(_L2_PROMOTION_128B)),
-            c_int(_FILL_NAN if self.fill_nan else _FILL_ZERO),
+            *(_NO_INTERLEAVE, self.swizzle, _L2_PROMOTION_128B),
+            _FILL_NAN if self.fill_nan else _FILL_ZERO,
         )
 
 

@@ -100,7 +100,8 @@ class PreparedLaunch:
         ]
         base = ctypes.addressof(self._block)
         pointers = (base, entry.function, base + parameters_at, None)
-        self._arguments = tuple(ctypes.c_void_p(pointer) for pointer in pointers)
+        # A c_void_p itself would be converted in each call.
+        self._arguments = tuple(map(ctypes.c_void_p.from_param, pointers))
         # Attributes of this object are faster to look up.
         self._start, self._current_stream = driver.launch, driver.current_stream
         self._is_capturing = driver.is_capturing

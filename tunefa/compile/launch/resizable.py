@@ -26,6 +26,8 @@ Sizes = tuple[int, ...]
 """The shape of a tensor, with heads first if it has heads, then its strides, in elements."""
 AXES = 4
 _ENCODE = "cuTensorMapEncodeTiled"
+_POINTER = ctypes.c_void_p.from_param
+"""Converts an address once; a c_void_p is converted in each call that it is given to."""
 
 
 class Resizing(NamedTuple):
@@ -59,7 +61,7 @@ class ResizableLaunch:
         self._parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._values_at = self._parameters_at + 8 * len(self._parameters)
         pointers = base, entry.function, base + self._parameters_at, None
-        self._arguments = tuple(map(ctypes.c_void_p, pointers))
+        self._arguments = tuple(map(_POINTER, pointers))
         self._pack_head = struct.Struct(f"7I4x{3 + tensors}Q").pack_into
         self._device, self._threads, self._smem_bytes = (
             entry.device,
@@ -186,10 +188,10 @@ class _Map:
         """The address of the tensor; 0 before the first one."""
         self.sizes: Sizes = ()
         lengths = ctypes.addressof(self._lengths)
-        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._tensor_at)
+        arguments = parameter.map.arguments(_POINTER(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
-            *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * rank)),
+            *(_POINTER(lengths), _POINTER(lengths + 8 * rank)),
             *arguments[6:],
         )
         self._encode: Any = driver.encode
