@@ -47,9 +47,10 @@ class BackwardPlan(Protocol):
 def as_kernels_take_it(given: Gradients) -> Gradients:
     """Returns the outputs and their gradients, copied where a kernel could not read them: rows are
     contiguous, no element is read twice, and the logsumexp is contiguous."""
-    return Gradients(
-        _dense(given.out), given.lse.contiguous(), _dense(given.grad_out), given.grad_lse
-    )
+    out, lse, grad_out = given.out, given.lse, given.grad_out
+    if out.is_contiguous() and grad_out.is_contiguous() and lse.is_contiguous():
+        return given
+    return Gradients(_dense(out), lse.contiguous(), _dense(grad_out), given.grad_lse)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, Launch, LaunchSpec
+from tunefa.runtime.backward import zero
 from tunefa.runtime.call import Options
 from tunefa.runtime.cells import Lengths, Workloads
 from tunefa.runtime.choice import Chosen
@@ -57,6 +59,11 @@ class FamilyFacts:
     def default_scale(self) -> float:
         """The factor of the scores in calls that give none."""
         return float(self.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
+
+    @cached_property
+    def zero(self) -> Tensor:
+        """A zero on the device, see `backward.zero`."""
+        return zero(torch.device("cpu" if self.device < 0 else f"cuda:{self.device}"))
 
     def explain(
         self, choice: Choice, asked: Lengths, changes: Mapping[str, Any] | None = None

@@ -15,7 +15,7 @@ from tunefa.compile.launch.prepared import PreparedLaunch
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
 from tunefa.compile.launch.steps import Layout, Scratch, Steps, within
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime.backward import KernelGradients, as_prepared, launched, zero
+from tunefa.runtime.backward import KernelGradients, as_prepared, launched
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import Lengths
@@ -77,17 +77,15 @@ class StepLaunches:
             found.append(made)
         return cls(found)
 
-    def start(self, sized: Sized, addresses: Sequence[int], like: Tensor) -> None:
-        """Starts the kernels on tensors at these addresses, on the current stream of the current
-        device, which is that of `like`."""
-        first = self.launches[0]
+    def start(self, stream: int, sized: Sized, addresses: Sequence[int], like: Tensor) -> None:
+        """Starts the kernels on tensors at these addresses, on a stream, the current one of the
+        current device, which is that of `like`."""
 
         def start(memory: int) -> None:
             whole = *addresses, *sized.layout.at(memory)
             for launch, resizing in zip(self.launches, sized.resizings, strict=True):
-                launch(resizing, whole)
+                launch.start(stream, resizing, whole)
 
-        stream = first.driver.current_stream(first.entry.device)
         within(sized.layout.bytes, stream, like, start)
 
     def bound(self, sized: Sized, tables: Sequence[Tensor]) -> Steps:
@@ -159,47 +157,42 @@ class ResizedGradientPlan(Followed):
 
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
-        binary = self._known[2]
+        facts, (_, _, binary, tables), sized = self._facts, self._known, self._sized
+        launches, driver = binary.launches, binary.launches.launches[0].driver
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
-        if self._calls >= SHARED_CALLS or binary.launches.launches[0].driver.is_capturing():
+        if self._calls >= SHARED_CALLS or driver.is_capturing():
             return self.own.gradients(tensors, given, scale)
-        q, k, v = tensors[:3]
-        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        if self._calls == 0:
-            self._check(grads)
         self._calls += 1
-        launches, sized, dlse = binary.launches, self._sized, given.grad_lse
-        if scale is not None and scale != self._facts.default_scale:
+        q, k, v, _, _ = tensors
+        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if scale is not None and scale != facts.default_scale:
             sized = self._of_sizes(scale)
             made = launched((q, k, v), given, grads)
-            launches = self._of_scale(scale, lambda: as_prepared(made, self._facts.layout))
+            launches = self._of_scale(scale, lambda: as_prepared(made, facts.layout))
+        dlse = given.grad_lse
         if dlse is None:  # its sizes are those that `launched` gives it
-            dlse = zero(q.device)
+            dlse = facts.zero
         read = q, k, v, given.out, given.lse, given.grad_out, dlse
         addresses = [*map(Tensor.data_ptr, (*read, *grads))]
-        if torch._C._cuda_getDevice() == self._facts.device:
-            self._start(launches, sized, addresses, q)
+        stream = driver.current_stream(facts.device)
+        if tables.tensors and stream not in tables.streams:
+            tables.meet(stream, facts.device)
+        if torch._C._cuda_getDevice() == facts.device:
+            launches.start(stream, sized, addresses, q)
         else:
-            with torch.cuda.device(self._facts.device):
-                self._start(launches, sized, addresses, q)
+            with torch.cuda.device(facts.device):
+                launches.start(stream, sized, addresses, q)
+        if self._calls == 1:
+            self._check(grads)
         if self.then is not None:
             self.proceed()
         return grads
 
     def _check(self, grads: Sequence[Tensor]) -> None:
-        """Makes sure that PyTorch has given the gradients the strides that launches write by."""
+        """Makes sure that PyTorch has given the gradients the strides that launches write by. With
+        others they would be wrong, but still as large."""
         for grad, sizes in zip(grads, self._sizes[-len(grads) :], strict=True):
             assert of_heads(grad.shape, grad.stride(), self._facts.layout) == sizes
-
-    def _start(
-        self, launches: StepLaunches, sized: Sized, addresses: Sequence[int], like: Tensor
-    ) -> None:
-        tables, device = self._known[3], self._facts.device
-        if tables.tensors:
-            stream = launches.launches[0].driver.current_stream(device)
-            if stream not in tables.streams:
-                tables.meet(stream, device)
-        launches.start(sized, addresses, like)
 
     def _of_sizes(self, scale: float) -> Sized:
         asked = GradientSizes(*self._asked, (*self._sizes,), scale)

@@ -98,10 +98,17 @@ class ResizableLaunch:
     def __call__(self, resizing: Resizing, addresses: Sequence[int]) -> None:
         """Starts the kernel on tensors at these addresses, on the current stream of its device, the
         current device."""
+        self.start(self._current_stream(self._device), resizing, addresses)
+
+    def start(self, stream: int, resizing: Resizing, addresses: Sequence[int]) -> None:
+        """Starts the kernel on a stream, the current one of its device, the current device."""
         ctas, words, sizes = resizing
         if self._described:
-            words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
-        stream, block = self._current_stream(self._device), self._block
+            described: Sizes = ()
+            for tensor in self._described:
+                described += sizes[tensor]
+            words = described + words
+        block = self._block
         with self._lock:  # the driver copies parameters and maps before it returns
             self._pack_head(
                 block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream,
