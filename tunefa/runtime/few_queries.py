@@ -81,11 +81,14 @@ class FewQueries(Decode):
         """The plan that starts these launches."""
         why = f"few queries, so the keys are split as over a cache; {chosen.why}"
         chosen = replace(chosen, why=why)
-        return FewQueriesPlan(super().plan(chosen, launches), self.call.options.layout)
+        return self._over_cache(super().plan(chosen, launches))
 
     def in_pytorch(self, chosen: Chosen) -> FewQueriesPlan:  # type: ignore[override]
         """The plan that runs the call in PyTorch."""
-        return FewQueriesPlan(super().in_pytorch(chosen), self.call.options.layout)
+        return self._over_cache(super().in_pytorch(chosen))
+
+    def _over_cache(self, plan: CachePlan) -> FewQueriesPlan:
+        return FewQueriesPlan(plan, self.call.options.layout, self.call.seqlens)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class FewQueriesPlan:
 
     over_cache: CachePlan
     layout: str
+    seqlens: Tensor
+    """See `all_keys`."""
 
     @property
     def chosen(self) -> Chosen:
@@ -112,21 +117,23 @@ class FewQueriesPlan:
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
-        return self.over_cache.run(with_lengths(tensors), scale, None)
+        q, k, v, _, _ = tensors
+        return self.over_cache.run(CacheTensors(q, k, v, self.seqlens), scale, None)
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
-        return self.over_cache.output(with_lengths(tensors), scale, None)
+        q, k, v, _, _ = tensors
+        return self.over_cache.output(CacheTensors(q, k, v, self.seqlens), scale, None)
 
 
 def with_lengths(tensors: Tensors) -> CacheTensors:
     """Returns the tensors of a call over a cache, whose sequences all have all keys."""
     q, k, v = tensors[:3]
-    return CacheTensors(q, k, v, _all_keys(q.get_device(), q.shape[0]))
+    return CacheTensors(q, k, v, all_keys(q.get_device(), q.shape[0]))
 
 
 @functools.cache
-def _all_keys(device: int, batch: int) -> Tensor:
+def all_keys(device: int, batch: int) -> Tensor:
     """The lengths of sequences that fill their cache, whatever its size: kernels take a length
     beyond the cache for that of the cache. They are never freed, as CUDA graphs hold their address;
     few queries have small batches, so there are few of them."""

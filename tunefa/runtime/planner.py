@@ -178,7 +178,8 @@ class Planner:
         if not few_queries.leaves_idle(batch, call.sizes[1][1], kept.maker.target.device.sms):
             return None
         made = kept.plan(few_queries.sizes(call, options.layout))
-        return None if made is None else FewQueriesPlan(made, options.layout)
+        seqlens = few_queries.all_keys(kept.device, batch)
+        return None if made is None else FewQueriesPlan(made, options.layout, seqlens)
 
     def cache_family(
         self, plan: CachePlan, device: torch.device, sizes: CacheSizes, tensors: int

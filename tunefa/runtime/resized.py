@@ -167,31 +167,28 @@ class ResizedPlan(Followed):
 
     def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
         self._calls += 1
-        facts, (q, k, v, *_), resizing = self._facts, tensors, self._resizing
-        batch, heads, rows, columns, *_ = resizing.sizes[3]
-        if q.shape[3] == columns and q.is_contiguous():
-            out = torch.empty_like(q)  # takes half of the time of new_empty
-        elif facts.layout == "bhsd":
-            out = q.new_empty((batch, heads, rows, columns))
-        else:
-            out = q.new_empty((batch, rows, heads, columns))
-        if self._tables.tensors:
-            self._meet()
+        facts, (q, k, v, _, _), resizing = self._facts, tensors, self._resizing
+        sizes = resizing.sizes
+        is_like = sizes[0][3] == sizes[3][3] and q.is_contiguous()
+        out = torch.empty_like(q) if is_like else self._new_out(q)  # new_empty takes twice the time
+        launch, tables = self._binary.launch, self._tables
+        stream = launch.driver.current_stream(facts.device)
+        if tables.tensors and stream not in tables.streams:
+            tables.meet(stream, facts.device)
         at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
         if torch._C._cuda_getDevice() == facts.device:
-            self._binary.launch(resizing, at)
+            launch.start(stream, resizing, at)
         else:
             with torch.cuda.device(facts.device):
-                self._binary.launch(resizing, at)
+                launch.start(stream, resizing, at)
         if self.then is not None:
             self.proceed()
         return out
 
-    def _meet(self) -> None:
-        device = self._facts.device
-        stream = self._binary.launch.driver.current_stream(device)
-        if stream not in self._tables.streams:
-            self._tables.meet(stream, device)
+    def _new_out(self, q: Tensor) -> Tensor:
+        batch, heads, rows, columns, *_ = self._resizing.sizes[3]
+        of_rows = (heads, rows) if self._facts.layout == "bhsd" else (rows, heads)
+        return q.new_empty((batch, *of_rows, columns))
 
     @property
     def own(self) -> KernelPlan:

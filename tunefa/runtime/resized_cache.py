@@ -111,8 +111,9 @@ class ResizedCachePlan(Followed):
     ones have launches of their own, which start sooner."""
 
     __slots__ = (
+        "_bytes",
         "_calls",
-        "_elements",
+        "_is_like_q",
         "_launches",
         "_own",
         "_owner",
@@ -126,9 +127,12 @@ class ResizedCachePlan(Followed):
         super().__init__(owner.growth)
         self._owner, self._sizes, self._launches = owner, sizes, owner.launches
         shapes, self._resizings = sized(self._launches.lengths, sizes)
-        # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
-        self._elements = round_up(math.prod(shapes[0]), 64), round_up(math.prod(shapes[1]), 64)
         batch, heads, rows, columns, *_ = sizes.tensors[3]
+        # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
+        partial, rest = (4 * round_up(math.prod(each), 64) for each in shapes)
+        self._bytes = partial, partial + rest, partial + rest + 4 * batch * heads * rows
+        """Where each part of the memory for splits and for an unread lse ends."""
+        self._is_like_q = sizes.tensors[0][3] == columns
         is_heads_first = owner.options.layout == "bhsd"
         of_rows = (heads, rows) if is_heads_first else (rows, heads)
         self._shape = batch, *of_rows, columns
@@ -163,25 +167,25 @@ class ResizedCachePlan(Followed):
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
     ) -> Tensor:
         self._calls += 1
-        owner, (q, k, v, *others) = self._owner, tensors
+        owner, launches, (q, k, v, *others) = self._owner, self._launches, tensors
         if out is None:
-            is_like = q.shape == self._shape and q.is_contiguous()
+            is_like = self._is_like_q and q.is_contiguous()
             out = torch.empty_like(q) if is_like else q.new_empty(self._shape)
-        launches = self._launches
         if scale is not None and scale != owner.default_scale:
             launches = self._of_scale(scale, tensors, out, lse)
-        # An lse that the caller does not ask for is not read, and lies behind the other memory.
-        before = [q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()]
+        before = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
         behind = [each.data_ptr() for each in others if each is not None]
-        lse_at = None if lse is None else lse.data_ptr()
-        partial, elements = 4 * self._elements[0], 4 * sum(self._elements)
+        stream = launches.first.driver.current_stream(owner.device)
+        partial, whole, size = self._bytes
 
         def start(at: int) -> None:
-            of_lse = at + elements if lse_at is None else lse_at
-            self._start(launches, [*before, of_lse, *behind, at, at + partial])
+            # An lse that the caller does not ask for is not read, and lies behind the other memory.
+            of_lse = at + whole if lse is None else lse.data_ptr()
+            addresses = *before, of_lse, *behind, at, at + partial
+            of_splits, of_combining = self._resizings
+            launches.first.start(stream, of_splits, addresses)
+            launches.second.start(stream, of_combining, addresses)
 
-        size = elements + 4 * math.prod(self._shape[:3])
-        stream = launches.first.driver.current_stream(owner.device)
         if torch._C._cuda_getDevice() == owner.device:
             within(size, stream, q, start)
         else:
@@ -190,11 +194,6 @@ class ResizedCachePlan(Followed):
         if self.then is not None:
             self.proceed()
         return out
-
-    def _start(self, launches: CacheLaunches, addresses: Sequence[int]) -> None:
-        of_splits, of_combining = self._resizings
-        launches.first(of_splits, addresses)
-        launches.second(of_combining, addresses)
 
     def _of_scale(
         self, scale: float, tensors: CacheTensors, out: Tensor, lse: Tensor | None
