@@ -21,13 +21,15 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     # One by one: what is not aligned may be copied before a kernel reads it.
     aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
     if cu_seqlens is None:
-        factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
-        return (
+        key = (
             q.shape, q.stride(), q.dtype, q.get_device(),
             k.shape, k.stride(), k.dtype, k.get_device(),
             v.shape, v.stride(), v.dtype, v.get_device(),
-            aligned, options, *factors,
+            aligned, options,
         )  # fmt: skip
+        if not descales:
+            return key
+        return *key, *[None if x is None else (x.shape, x.dtype, x.device) for x in descales]
     return _packed_key(tensors, options, aligned)
 
 
