@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast, overload
+from typing import Any, Literal, overload
 
 from torch import Tensor
 
@@ -154,16 +154,18 @@ def flash_attention_varlen(
     """
     if unknown:
         raise unknown_argument(flash_attention_varlen, unknown)
-    # The checks of the calls say what is wrong with a missing length.
-    most_q, most_k = cast(int, max_seqlen_q), cast(int, max_seqlen_k)
+    # The checks of the calls say what is wrong with a missing length, or missing starts.
+    starts_k: Any = cu_seqlens_k
+    most_q: Any = max_seqlen_q
+    most_k: Any = max_seqlen_k
     if block_table is None:
         if not seqlens_k is k_descale is v_descale is out is None:
             _check_no_pages((seqlens_k, k_descale, v_descale, out))
-        tensors = Tensors(q, k, v, (cu_seqlens_q, cast(Tensor, cu_seqlens_k)))
+        tensors = Tensors(q, k, v, (cu_seqlens_q, starts_k))
         options = Options.of(causal, window, PACKED, softcap, (most_q, most_k, deterministic))
         return attention(tensors, options, scale, return_lse, sinks)
     keys = _keys_in_pages(cu_seqlens_k, seqlens_k)
-    most_k = 0 if max_seqlen_k is None else most_k
+    most_k = 0 if most_k is None else most_k
     options = Options.of(causal, window, PACKED, softcap, (most_q, most_k, deterministic))
     given = q, k, v, cu_seqlens_q, keys, block_table, sinks, k_descale, v_descale
     found, lse = prefill.attention(PrefillTensors(*given), options, scale, out)

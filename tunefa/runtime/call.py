@@ -94,7 +94,8 @@ class Options(NamedTuple):
         that has none of the forms of `Window`.
         """
         if window is None:
-            return cls(causal, None, None, layout, softcap, *more, accumulate)
+            # The class itself would take twice the time.
+            return tuple.__new__(cls, (causal, None, None, layout, softcap, *more, accumulate))
         rest = layout, softcap, *more, accumulate
         if type(window) is int:
             if not 1 <= window <= MOST_KEYS:

@@ -108,9 +108,11 @@ class KernelPlan:
         return (w.batch, *of_rows, w.head_dim_v), (w.batch, w.heads, w.seqlen_q)
 
     @functools.cached_property
-    def _unread_packed(self) -> tuple[int, Tensor | None]:
-        """The number of packed rows of the last call without lse, and the memory for it."""
-        return -1, None
+    def _unread_packed(self) -> tuple[int, Tensor, Tensor]:
+        """The number of packed rows of the last call without lse, its lse, and the memory that this
+        is a part of; before the first call there is none."""
+        none = torch.empty(0)
+        return -1, none, none
 
     @functools.cached_property
     def _default_scale(self) -> float:
@@ -145,13 +147,15 @@ class KernelPlan:
         return self._run(tensors, self._unread_lse, scale)
 
     def _unread_packed_lse(self, rows: int) -> Tensor:
-        """Memory for an lse of so many packed rows; that of the last call is kept."""
-        known, found = self._unread_packed
-        if found is None or known != rows:
+        """Memory for an lse of so many packed rows; the largest so far is kept."""
+        known, found, memory = self._unread_packed
+        if known != rows:
             heads = self._workload.heads
-            memory = unread_lse(self.launches.device, heads * rows)
+            if memory.numel() < heads * rows:
+                memory = unread_lse(self.launches.device, heads * rows)
             found = memory.as_strided((heads, rows), (rows, 1))
-            self.__dict__["_unread_packed"] = rows, found  # at once, as threads share the plan
+            # At once, as threads share the plan.
+            self.__dict__["_unread_packed"] = rows, found, memory
         return found
 
     def _run(

@@ -39,21 +39,25 @@ def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashab
     assert cu_seqlens is not None
     starts_q, starts_k = cu_seqlens
     try:
-        (rows, *of_q), (keys, *of_k), (keys_v, *of_v) = q.shape, k.shape, v.shape
+        rows, heads, dim = q.shape
+        keys, heads_k, dim_k = k.shape
+        keys_v, heads_v, dim_v = v.shape
         (bounds,) = starts_q.shape
     except ValueError:  # no call with such tensors is accepted
         return "wrong axes", *(len(each.shape) for each in (q, k, v, *cu_seqlens))
-    of_starts = (bounds,), starts_q.stride(), starts_q.dtype, starts_q.get_device()
+    of_starts = starts_q.stride(), starts_q.dtype, starts_q.get_device()
     of_starts_k: Hashable = True
     if starts_k is not starts_q:
-        others = starts_k.shape, starts_k.stride(), starts_k.dtype, starts_k.get_device()
-        of_starts_k = others == of_starts or (others[0] == of_starts[0], *others[1:])
-    *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
+        is_as_long = starts_k.shape == (bounds,)
+        others = starts_k.stride(), starts_k.dtype, starts_k.get_device()
+        of_starts_k = (is_as_long and others == of_starts) or (is_as_long, *others)
+    causal, left, right, layout, softcap, most_q, most_k, deterministic, accumulate = options
     return (
-        *of_q, q.stride(), q.dtype, q.get_device(),
-        *of_k, k.stride(), k.dtype, k.get_device(),
-        *of_v, v.stride(), v.dtype, v.get_device(),
-        *of_starts[1:], of_starts_k,
+        heads, dim, q.stride(), q.dtype, q.get_device(),
+        heads_k, dim_k, k.stride(), k.dtype, k.get_device(),
+        heads_v, dim_v, v.stride(), v.dtype, v.get_device(),
+        of_starts, of_starts_k,
         aligned, keys == 0, keys == keys_v, power_of_2(rows), power_of_2(bounds - 1),
-        power_of_2(max_seqlen_q), power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
+        power_of_2(most_q), power_of_2(most_k), deterministic, accumulate,
+        causal, left, right, layout, softcap,
     )  # fmt: skip

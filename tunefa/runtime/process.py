@@ -94,7 +94,7 @@ class Runtime:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
-        self.taken(plan)
+        self._last.plan = plan
         return plan, scale
 
     def taken(self, plan: Plan | CachePlan | PrefillPlan) -> None:
