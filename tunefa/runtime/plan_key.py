@@ -8,6 +8,7 @@ from tunefa.runtime.call import Options, Tensors, power_of_2
 
 DENSE_KEY = 14
 """The length of the `plan_key` of a dense call without descales."""
+_ALL_ALIGNED = True, True, True
 
 
 def plan_key(tensors: Tensors, options: Options) -> Hashable:
@@ -18,8 +19,11 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     of one that it accepts.
     """
     q, k, v, cu_seqlens, descales = tensors
-    # One by one: what is not aligned may be copied before a kernel reads it.
-    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
+    of_q, of_k, of_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    aligned = _ALL_ALIGNED
+    if (of_q | of_k | of_v) % 16:
+        # One by one: what is not aligned may be copied before a kernel reads it.
+        aligned = of_q % 16 == 0, of_k % 16 == 0, of_v % 16 == 0
     if cu_seqlens is None:
         key = (
             q.shape, q.stride(), q.dtype, q.get_device(),
