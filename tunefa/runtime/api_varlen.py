@@ -155,9 +155,8 @@ def flash_attention_varlen(
     if unknown:
         raise unknown_argument(flash_attention_varlen, unknown)
     # The checks of the calls say what is wrong with a missing length, or missing starts.
-    starts_k: Any = cu_seqlens_k
-    most_q: Any = max_seqlen_q
-    most_k: Any = max_seqlen_k
+    lengths: Any = cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    starts_k, most_q, most_k = lengths
     if block_table is None:
         if not seqlens_k is k_descale is v_descale is out is None:
             _check_no_pages((seqlens_k, k_descale, v_descale, out))
