@@ -18,7 +18,7 @@ from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.process import Runtime
 from tunefa.runtime.resized import SHARED_CALLS
-from tunefa.runtime.resized_cache import CacheLaunches, ResizedCachePlan
+from tunefa.runtime.resized_cache import CacheLaunches, ResizedCachePlan, sized
 
 CUDA = "attention_decode_cuda_sm90"
 CALLS = CacheCalls(page_size=64, sinks=True)
@@ -54,7 +54,8 @@ def test_the_driver_gets_what_launches_of_these_sizes_give_it(
         addresses = [*map(Tensor.data_ptr, tensors)]
         ours: Any = plan._launches.first, plan._launches.second
         theirs: Any = steps.launches
-        for launch, resizing, own in zip(ours, plan._resizings, theirs, strict=True):
+        _, resizings = sized(plan._launches.lengths, plan._sizes)
+        for launch, resizing, own in zip(ours, resizings, theirs, strict=True):
             sizes = [each.size for each in own.parameters]
             expected = seen(cuda, sizes, partial(own, *tensors))
             assert seen(cuda, sizes, partial(launch, resizing, addresses)) == expected

@@ -91,7 +91,7 @@ class FewQueries(Decode):
         return FewQueriesPlan(plan, self.call.options.layout, self.call.seqlens)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: that takes three times as long to make
 class FewQueriesPlan:
     """Runs all calls of one key of the forward pass by a plan for attention over a cache."""
 

@@ -124,6 +124,7 @@ class ResizedPlan(Followed):
         "_own",
         "_resizing",
         "_tables",
+        "_written",
         "device_bytes",
     )  # fmt: skip
 
@@ -132,6 +133,7 @@ class ResizedPlan(Followed):
         self._facts, self._lengths = facts, call.lengths
         self._choice, config, self._binary, tables = known
         self._resizing = resizing(config, tables, call, facts.layout)
+        self._written = self._binary.launch.written(*self._resizing)
         self._tables, self.device_bytes = tables, tables.device_bytes
         """The tables are those of other plans too."""
         self._calls = 0
@@ -167,8 +169,8 @@ class ResizedPlan(Followed):
 
     def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
         self._calls += 1
-        facts, (q, k, v, _, _), resizing = self._facts, tensors, self._resizing
-        sizes = resizing.sizes
+        facts, (q, k, v, _, _) = self._facts, tensors
+        sizes = self._resizing.sizes
         is_like = sizes[0][3] == sizes[3][3] and q.is_contiguous()
         out = torch.empty_like(q) if is_like else self._new_out(q)  # new_empty takes twice the time
         launch, tables = self._binary.launch, self._tables
@@ -177,10 +179,10 @@ class ResizedPlan(Followed):
             tables.meet(stream, facts.device)
         at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
         if torch._C._cuda_getDevice() == facts.device:
-            launch.start(stream, resizing, at)
+            launch.start(stream, self._written, at)
         else:
             with torch.cuda.device(facts.device):
-                launch.start(stream, resizing, at)
+                launch.start(stream, self._written, at)
         if self.then is not None:
             self.proceed()
         return out

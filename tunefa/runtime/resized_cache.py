@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
-from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Written
 from tunefa.compile.launch.steps import Steps, within
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
@@ -54,6 +54,13 @@ class CacheLaunches:
         ]
         first, second = found
         return None if first is None or second is None else cls(lengths, first, second)
+
+    def written(self, sizes: CacheSizes) -> tuple[Shapes, tuple[Written, Written]]:
+        """Returns the shapes of the memory for splits, and what the launches write for a call of
+        these sizes."""
+        shapes, (first, second) = self.lengths(sizes)
+        tensors = sizes.tensors
+        return shapes, (self.first.written(*first, tensors), self.second.written(*second, tensors))
 
     def bound(self, sizes: CacheSizes) -> Steps:
         """Returns launches that are prepared for these sizes, which start sooner."""
@@ -117,19 +124,22 @@ class ResizedCachePlan(Followed):
         "_launches",
         "_own",
         "_owner",
-        "_resizings",
         "_shape",
         "_sizes",
+        "_written",
     )  # fmt: skip
     device_bytes = 0
 
     def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
         super().__init__(owner.growth)
         self._owner, self._sizes, self._launches = owner, sizes, owner.launches
-        shapes, self._resizings = sized(self._launches.lengths, sizes)
+        shapes, self._written = self._launches.written(sizes)
         batch, heads, rows, columns, *_ = sizes.tensors[3]
         # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
-        partial, rest = (4 * round_up(math.prod(each), 64) for each in shapes)
+        partial, rest = (
+            4 * round_up(math.prod(shapes[0]), 64),
+            4 * round_up(math.prod(shapes[1]), 64),
+        )
         self._bytes = partial, partial + rest, partial + rest + 4 * batch * heads * rows
         """Where each part of the memory for splits and for an unread lse ends."""
         self._is_like_q = sizes.tensors[0][3] == columns
@@ -171,8 +181,10 @@ class ResizedCachePlan(Followed):
         if out is None:
             is_like = self._is_like_q and q.is_contiguous()
             out = torch.empty_like(q) if is_like else q.new_empty(self._shape)
+        of_splits, of_combining = self._written
         if scale is not None and scale != owner.default_scale:
             launches = self._of_scale(scale, tensors, out, lse)
+            _, (of_splits, of_combining) = launches.written(self._sizes)
         before = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
         behind = [each.data_ptr() for each in others if each is not None]
         stream = launches.first.driver.current_stream(owner.device)
@@ -182,7 +194,6 @@ class ResizedCachePlan(Followed):
             # An lse that the caller does not ask for is not read, and lies behind the other memory.
             of_lse = at + whole if lse is None else lse.data_ptr()
             addresses = *before, of_lse, *behind, at, at + partial
-            of_splits, of_combining = self._resizings
             launches.first.start(stream, of_splits, addresses)
             launches.second.start(stream, of_combining, addresses)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import GradientSizes, ResizedGradients
 from tunefa.compile.launch.prepared import PreparedLaunch
-from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes, Written
 from tunefa.compile.launch.steps import Layout, Scratch, Steps, within
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime.backward import KernelGradients, as_prepared, launched
@@ -77,16 +77,15 @@ class StepLaunches:
             found.append(made)
         return cls(found)
 
-    def start(self, stream: int, sized: Sized, addresses: Sequence[int], like: Tensor) -> None:
-        """Starts the kernels on tensors at these addresses, on a stream, the current one of the
-        current device, which is that of `like`."""
+    def written(self, sized: Sized) -> Sequence[Written]:
+        """Returns what the launches write for the sizes of a call."""
+        pairs = zip(self.launches, sized.resizings, strict=True)
+        return [launch.written(*resizing) for launch, resizing in pairs]
 
-        def start(memory: int) -> None:
-            whole = *addresses, *sized.layout.at(memory)
-            for launch, resizing in zip(self.launches, sized.resizings, strict=True):
-                launch.start(stream, resizing, whole)
-
-        within(sized.layout.bytes, stream, like, start)
+    def start(self, stream: int, written: Sequence[Written], addresses: Sequence[int]) -> None:
+        """Starts the kernels on a stream, the current one of the current device."""
+        for launch, each in zip(self.launches, written, strict=True):
+            launch.start(stream, each, addresses)
 
     def bound(self, sized: Sized, tables: Sequence[Tensor]) -> Steps:
         """Returns launches that are prepared for these lengths, which start sooner."""
@@ -137,7 +136,17 @@ class ResizedGradientPlan(Followed):
     """Computes gradients of one key. The first calls start launches that all lengths share; later
     ones have launches of their own, which start sooner."""
 
-    __slots__ = ("_asked", "_calls", "_facts", "_known", "_own", "_sized", "_sizes", "device_bytes")
+    __slots__ = (
+        "_asked",
+        "_calls",
+        "_facts",
+        "_known",
+        "_own",
+        "_sized",
+        "_sizes",
+        "_written",
+        "device_bytes",
+    )  # fmt: skip
 
     def __init__(
         self, facts: FamilyFacts, known: Known, asked: Lengths, sizes: Sequence[Sizes]
@@ -147,6 +156,7 @@ class ResizedGradientPlan(Followed):
         self._facts, self._known, self._asked, self._sizes = facts, known, asked, sizes
         self.device_bytes = known[3].device_bytes
         self._sized = self._of_sizes(facts.default_scale)
+        self._written = known[2].launches.written(self._sized)
         self._calls = 0
         self._own: KernelGradients | None = None
 
@@ -157,7 +167,7 @@ class ResizedGradientPlan(Followed):
 
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
-        facts, (_, _, binary, tables), sized = self._facts, self._known, self._sized
+        facts, (_, _, binary, tables) = self._facts, self._known
         launches, driver = binary.launches, binary.launches.launches[0].driver
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
         if self._calls >= SHARED_CALLS or driver.is_capturing():
@@ -165,10 +175,12 @@ class ResizedGradientPlan(Followed):
         self._calls += 1
         q, k, v, _, _ = tensors
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        written, layout = self._written, self._sized.layout
         if scale is not None and scale != facts.default_scale:
-            sized = self._of_sizes(scale)
             made = launched((q, k, v), given, grads)
             launches = self._of_scale(scale, lambda: as_prepared(made, facts.layout))
+            sized = self._of_sizes(scale)
+            written, layout = launches.written(sized), sized.layout
         dlse = given.grad_lse
         if dlse is None:  # its sizes are those that `launched` gives it
             dlse = facts.zero
@@ -177,11 +189,15 @@ class ResizedGradientPlan(Followed):
         stream = driver.current_stream(facts.device)
         if tables.tensors and stream not in tables.streams:
             tables.meet(stream, facts.device)
+
+        def start(memory: int) -> None:
+            launches.start(stream, written, (*addresses, *layout.at(memory)))
+
         if torch._C._cuda_getDevice() == facts.device:
-            launches.start(stream, sized, addresses, q)
+            within(layout.bytes, stream, q, start)
         else:
             with torch.cuda.device(facts.device):
-                launches.start(stream, sized, addresses, q)
+                within(layout.bytes, stream, q, start)
         if self._calls == 1:
             self._check(grads)
         if self.then is not None:

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
+from tunefa.compile.launch.blocks import STREAM_AT
 from tunefa.compile.launch.driver import MAP_BYTES, SUCCESS, TensorMap
 from tunefa.compile.launch.prepared import PreparedLaunch, overlap_attributes
 
@@ -38,6 +40,11 @@ class Resizing(NamedTuple):
     """See `tunefa.compile.launch.lengths.Resized.numbers`."""
     sizes: tuple[Sizes, ...]
     """The sizes of the tensors up to the last that has a descriptor."""
+
+
+Written = tuple[int, bytes, tuple[bytes, ...]]
+"""What a launch writes for the lengths of a call: its CTAs, its numbers, and the lengths and steps
+of each tensor map. A plain tuple is made in half of the time of one with names."""
 
 
 class ResizableLaunch:
@@ -62,13 +69,8 @@ class ResizableLaunch:
         self._values_at = self._parameters_at + 8 * len(self._parameters)
         pointers = base, entry.function, base + self._parameters_at, None
         self._arguments = tuple(map(_POINTER, pointers))
-        self._pack_head = struct.Struct(f"7I4x{3 + tensors}Q").pack_into
-        self._device, self._threads, self._smem_bytes = (
-            entry.device,
-            entry.threads,
-            entry.smem_bytes,
-        )
-        self._attributes_at, self._attributes = overlap_attributes(entry)
+        self._pack_head = blocks.head(tensors).pack_into
+        self._device, self._attributes = entry.device, overlap_attributes(entry)
         self._lock = threading.Lock()
         self._maps = self._new_maps()
         self._described = self._shapes_in_parameters()
@@ -76,7 +78,9 @@ class ResizableLaunch:
         ranks = [len(each.map.shape) for each in self._parameters if isinstance(each, Descriptor)]
         words = 2 * sum(ranks) * bool(self._described) + numbers
         self._packing = struct.Struct(form or f"{words}q")
-        self._pack_words = self._packing.pack_into
+        memory = memoryview(self._block).cast("B")
+        self._grid = memory[:4].cast("I")
+        self._numbers = memory[self._values_at :][: self._packing.size]
         self._start, self._current_stream = self.driver.launch, self.driver.current_stream
 
     @classmethod
@@ -98,40 +102,35 @@ class ResizableLaunch:
     def __call__(self, resizing: Resizing, addresses: Sequence[int]) -> None:
         """Starts the kernel on tensors at these addresses, on the current stream of its device, the
         current device."""
-        self.start(self._current_stream(self._device), resizing, addresses)
+        self.start(self._current_stream(self._device), self.written(*resizing), addresses)
 
-    def start(self, stream: int, resizing: Resizing, addresses: Sequence[int]) -> None:
+    def written(self, ctas: int, numbers: Sequence[float], sizes: Sequence[Sizes]) -> Written:
+        """Returns what `start` writes for the lengths of a call, which are those of `Resizing`."""
+        words = self._words(numbers, sizes) if self._described else numbers
+        lengths = tuple([each.lengths_of(sizes[each.tensor]) for each in self._maps])
+        return ctas, self._packing.pack(*words), lengths
+
+    def start(self, stream: int, written: Written, addresses: Sequence[int]) -> None:
         """Starts the kernel on a stream, the current one of its device, the current device."""
-        ctas, words, sizes = resizing
-        if self._described:
-            described: Sizes = ()
-            for tensor in self._described:
-                described += sizes[tensor]
-            words = described + words
-        block = self._block
+        ctas, numbers, lengths = written
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._pack_head(
-                block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream,
-                self._attributes_at, self._attributes, *addresses,
-            )  # fmt: skip
-            for each in self._maps:
-                tensor = each.tensor
-                each.follow(addresses[tensor], sizes[tensor])
-            self._pack_words(block, self._values_at, *words)
+            self._grid[0] = ctas
+            self._pack_head(self._block, STREAM_AT, stream, *self._attributes, *addresses)
+            for each, of_map in zip(self._maps, lengths, strict=True):
+                each.follow(addresses[each.tensor], of_map)
+            self._numbers[:] = numbers
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
     def bound(self, resizing: Resizing, tables: Sequence[Tensor] = ()) -> PreparedLaunch | None:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
         there are more numbers than the kernel has. `tables` live as long as the launch."""
-        sizes = resizing.sizes
-        words: list[float] = [word for tensor in self._described for word in sizes[tensor]]
-        words += resizing.numbers
         places = blocks.places(self._tensors, self._parameters)
         values = bytearray(self._before)
         if self._values_at + self._packing.size > len(values):
             return None
-        self._pack_words(values, self._values_at, *words)
+        words = self._words(resizing.numbers, resizing.sizes)
+        self._packing.pack_into(values, self._values_at, *words)
         found: list[Parameter] = []
         for place, each in zip(places, self._parameters, strict=False):
             if isinstance(each, Descriptor):
@@ -145,6 +144,10 @@ class ResizableLaunch:
                 found.append(each)
         entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
+
+    def _words(self, numbers: Sequence[float], sizes: Sequence[Sizes]) -> list[float]:
+        """Returns the numbers of a call, behind those that describe tensors."""
+        return [*chain.from_iterable([sizes[tensor] for tensor in self._described]), *numbers]
 
     def _writes_lengths(self) -> bool:
         """Whether the numbers of a call are written to each parameter that is a length."""
@@ -188,13 +191,14 @@ class _Map:
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + 63))()
         self.place = drivers.aligned(self._memory)
         rank = len(parameter.map.shape)
-        self._rank, self._lengths = rank, (ctypes.c_uint64 * (2 * rank))()
-        self._pack = struct.Struct(f"{2 * rank}Q").pack_into
+        self._rank, array = rank, (ctypes.c_uint64 * (2 * rank))()
+        self._pack = struct.Struct(f"{2 * rank}Q").pack
+        self._lengths = memoryview(array).cast("B")
         self._tensor_at = ctypes.c_void_p()
         self.address = 0
         """The address of the tensor; 0 before the first one."""
-        self.sizes: Sizes = ()
-        lengths = ctypes.addressof(self._lengths)
+        self._written = b""
+        lengths = ctypes.addressof(array)
         arguments = parameter.map.arguments(_POINTER(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
@@ -203,21 +207,23 @@ class _Map:
         )
         self._encode: Any = driver.encode
 
-    def follow(self, address: int, sizes: Sizes) -> None:
-        """Makes it the map of the tensor with these sizes that is at `address` now."""
-        if sizes == self.sizes:
-            if address == self.address:
-                return
-        else:
-            rank, each = self._rank, self._bytes
-            if rank == AXES:  # most are, and this takes a third of the time
-                batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-                steps = each * of_row, each * of_head, each * of_batch
-                self._pack(self._lengths, 0, columns, rows, heads, batch, *steps, 0)
-            else:
-                others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
-                self._pack(self._lengths, 0, *sizes[rank - 1 :: -1], *others, 0)
-            self.sizes = sizes
+    def lengths_of(self, sizes: Sizes) -> bytes:
+        """Returns the lengths and steps of a tensor with these sizes, as the driver reads them."""
+        rank, each = self._rank, self._bytes
+        if rank == AXES:  # most are, and this takes a third of the time
+            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+            of_row, of_head, of_batch = each * of_row, each * of_head, each * of_batch
+            return self._pack(columns, rows, heads, batch, of_row, of_head, of_batch, 0)
+        others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
+        return self._pack(*sizes[rank - 1 :: -1], *others, 0)
+
+    def follow(self, address: int, lengths: bytes) -> None:
+        """Makes it the map of the tensor with these lengths that is at `address` now."""
+        if lengths != self._written:
+            self._lengths[:] = lengths
+            self._written = lengths
+        elif address == self.address:
+            return
         self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:
             self.address = 0
