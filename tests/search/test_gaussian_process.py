@@ -41,9 +41,28 @@ def minimised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Loss, dict[str, Any
     return seen
 
 
-def test_covariances_are_kept_from_one_posterior_to_the_next(
+def textbook(made: Process, known: Any, values: Array, sure: Any) -> tuple[Array, Array]:
+    """Rasmussen and Williams, equations 2.23 and 2.24, with what the process has fitted."""
+    trend = np.c_[np.ones(len(PLACES)), 0.3 * PLACES[:, 0]]
+    *weights, amplitude = np.exp(made._fitted)
+    steps = np.abs(PLACES[:, None, :2] - PLACES[:, :2]) @ weights
+    prior = amplitude**2 * np.exp(-steps) + trend @ trend.T
+
+    def given(seen: Any) -> tuple[Array, Array]:
+        noise = NOISE**2 * np.eye(len(seen))
+        return prior[seen], np.linalg.inv(prior[np.ix_(seen, seen)] + noise)
+
+    across, inverse = given(known)
+    mean = across.T @ inverse @ values
+    across, inverse = given(np.r_[known, sure])
+    variance = np.diag(prior) - np.einsum("ij,ik,kj->j", across, inverse, across)
+    return mean, np.sqrt(variance)
+
+
+def test_what_is_kept_from_one_posterior_to_the_next_changes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Configs begin, become known, and go, as those do that fail or are no part of the next fit."""
     made, asked = process(), list[int]()
     covariance = Process._covariance
 
@@ -53,16 +72,14 @@ def test_covariances_are_kept_from_one_posterior_to_the_next(
 
     monkeypatch.setattr(Process, "_covariance", counted)
     made.fit(KNOWN, VALUES)
-    for count in (4, 5, 6):
-        sure = KNOWN[count : count + 2]
-        found = made.posterior(KNOWN[:count], VALUES[:count], sure)
-        anew = process()
-        anew._fitted = made._fitted
-        for mine, theirs in zip(
-            found, anew.posterior(KNOWN[:count], VALUES[:count], sure), strict=True
-        ):
-            assert mine == pytest.approx(theirs, rel=1e-12)
-    assert asked == [6, 6, 1, 7, 1, 8]
+    for known, sure in (
+        (range(4), (4, 5)), (range(5), (5, 6)), (range(5), (6, 7, 8)), (range(1, 5), (8,)),
+        ((3, 7, 2), (1, 9)), ((), (2,)), ((), ()), (range(12), ()),
+    ):  # fmt: skip
+        places = KNOWN[list(known)], VALUES[list(known)], KNOWN[list(sure)]
+        for mine, direct in zip(made.posterior(*places), textbook(made, *places), strict=True):
+            assert mine == pytest.approx(direct, rel=1e-9, abs=1e-12)
+    assert asked == [6, 1, 2, 2, 12], "only those of new configs"
     made._fitted_to = 0
     made.fit(KNOWN, VALUES)
     made.posterior(KNOWN[:6], VALUES[:6], KNOWN[:0])
@@ -136,16 +153,12 @@ def test_what_was_fitted_is_what_is_believed() -> None:
 
 
 def test_the_posterior_is_that_of_the_textbook() -> None:
-    """Rasmussen and Williams, equations 2.23 and 2.24, with the prior's weights."""
-    trend = np.c_[np.ones(len(PLACES)), 0.3 * PLACES[:, 0]]
-    steps = np.abs(PLACES[:, None, :] - PLACES).sum(axis=2)
-    prior = 0.5**2 * np.exp(-0.3 * steps) + trend @ trend.T
-    inverse = np.linalg.inv(prior[np.ix_(KNOWN, KNOWN)] + NOISE**2 * np.eye(len(KNOWN)))
-    across = prior[KNOWN]
-    mean, sd = process().posterior(KNOWN, VALUES, KNOWN[:0])
-    assert mean == pytest.approx(across.T @ inverse @ VALUES)
-    variance = np.diag(prior) - np.einsum("ij,ik,kj->j", across, inverse, across)
-    assert sd == pytest.approx(np.sqrt(variance))
+    made = process()
+    mean, sd = made.posterior(KNOWN, VALUES, KNOWN[:0])
+    expected = textbook(made, KNOWN, VALUES, KNOWN[:0])
+    assert np.exp(made._fitted) == pytest.approx([0.3, 0.3, 0.5])
+    assert mean == pytest.approx(expected[0])
+    assert sd == pytest.approx(expected[1])
 
 
 def test_what_is_sure_changes_the_doubt_only() -> None:

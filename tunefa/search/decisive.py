@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from optuna.study import Study
-from optuna.trial import FrozenTrial
 from scipy.special import ndtr
 
 from tunefa.search.sampler import FeasibleSampler
@@ -74,7 +73,7 @@ class Decisive(FeasibleSampler):
         """Whether no untried config could change the decision, as far as is known now."""
         return not (self._waiting() or self._may_win().any())
 
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
+    def choose(self, study: Study, number: int) -> int:
         """Returns the next known config; after them, the config of the largest expected gain."""
         if waiting := self._waiting():
             return waiting[0]

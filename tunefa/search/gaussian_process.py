@@ -13,10 +13,13 @@ Williams, "Gaussian Processes for Machine Learning", 2006, chapter 5).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -31,6 +34,8 @@ _FEWEST = 4
 """The least number of values that is worth a fit."""
 _REFIT = 1.1
 """The factor by which the number of values must grow before the process is fitted again."""
+_ROWS = 16
+"""The configs for which there is memory at first."""
 
 
 class Process:
@@ -50,8 +55,8 @@ class Process:
         self._spread = np.r_[np.full(varies.sum(), _WEIGHT_SD), _AMPLITUDE_SD]
         self._fitted = self._start
         self._fitted_to = 0
-        self._rows: dict[int, Array] = {}
-        """By a config: its covariances with all configs, since the last fit."""
+        self._rows: Array = np.empty((_ROWS, len(places)))
+        self._forget_all()
 
     def fit(self, known: Places, values: Array) -> None:
         """Fits weights and amplitude to the `values` of the configs at `known`."""
@@ -77,40 +82,89 @@ class Process:
             loss, self._fitted, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 15}
         )
         self._fitted, self._fitted_to = found.x, len(known)
-        self._rows.clear()
+        self._forget_all()
 
     def posterior(self, known: Places, values: Array, sure: Places) -> tuple[Array, Array]:
         """Returns the mean and the sd of every config, given the `values` of those at `known`.
 
-        The configs at `sure` count as known too, with their mean as their value.
+        The configs at `sure` count as known too, with their mean as their value. No config is given
+        twice. What an earlier call was given is kept, so each config that is new, or gone, costs
+        little: (configs) x (given configs) operations.
         """
-        seen = np.r_[known, sure]
-        across = self._covariances(seen)
-        covariance = across[:, seen] + self._noise**2 * np.eye(len(seen))
-        root = np.linalg.cholesky(covariance)
-        whitened: Array = solve_triangular(root, across, lower=True, check_finite=False)
-        n = len(known)
-        mean: Array = whitened[:n].T @ np.linalg.solve(root[:n, :n], values)
-        variance = np.exp(2 * self._fitted[-1]) + (self._trend**2).sum(axis=1)
-        sd: Array = np.sqrt(np.maximum(variance - (whitened**2).sum(axis=0), 1e-8))
+        self._see([*known.tolist(), *sure.tolist()])
+        order = {place: row for row, place in enumerate(self._seen)}
+        at = [order[place] for place in known.tolist()]
+        others = [order[place] for place in sure.tolist()]
+        covariance = self._root @ self._root.T
+        given = np.zeros(len(self._seen))
+        given[at] = values
+        given[others] = covariance[np.ix_(others, at)] @ np.linalg.solve(
+            covariance[np.ix_(at, at)], values
+        )
+        mean: Array = solve_triangular(self._root, given, lower=True) @ self._whitened
+        sd: Array = np.sqrt(np.maximum(self._variance, 1e-8))
         return mean, sd
 
-    def _covariances(self, seen: Places) -> Array:
-        """The covariances of these configs with all. Those that an earlier call had are kept: from
-        one trial to the next, few are new."""
-        asked: list[int] = seen.tolist()
-        kept = set(asked)
-        self._rows = {place: row for place, row in self._rows.items() if place in kept}
-        new = [place for place in dict.fromkeys(asked) if place not in self._rows]
-        if new:
-            self._rows |= zip(new, self._covariance(np.asarray(new)), strict=True)
-        rows = np.array([self._rows[place] for place in asked])
-        return rows.reshape(len(asked), len(self._places))
+    @property
+    def _whitened(self) -> Array:
+        return self._rows[: len(self._seen)]
 
-    def _covariance(self, some: Places) -> Array:
-        steps = np.zeros((len(some), len(self._places)))
-        for place, weight in zip(self._places.T, np.exp(self._fitted[:-1]), strict=True):
-            steps += weight * np.abs(place[some, None] - place)
-        trend = self._trend[some] @ self._trend.T
-        covariance: Array = np.exp(2 * self._fitted[-1] - steps) + trend
+    def _forget_all(self) -> None:
+        """Begins with no config seen, and the weights and the amplitude that were fitted.
+
+        `_root` is the Cholesky factor L of the covariance of the values of the configs that are
+        seen. `_whitened` is L^-1 K, where K has the covariances of these configs with all, and
+        `_variance` what is left of each config's variance.
+        """
+        self._seen: list[int] = []
+        self._root: Array = np.zeros((0, 0))
+        self._variance: Array = np.exp(2 * self._fitted[-1]) + (self._trend**2).sum(axis=1)
+        self._weighted: Array = self._places * np.exp(self._fitted[:-1])
+
+    def _see(self, places: Sequence[int]) -> None:
+        """Makes these configs the ones that are seen, in any order."""
+        wanted, before = set(places), set(self._seen)
+        for gone in [place for place in self._seen if place not in wanted]:
+            self._forget(gone)
+        if new := [place for place in places if place not in before]:
+            self._add(new)
+
+    def _add(self, new: list[int]) -> None:
+        """Adds rows to the Cholesky factor, and to what it whitens."""
+        seen, count = len(self._seen), len(self._seen) + len(new)
+        across = self._covariance(new)
+        below = self._whitened[:, new].T
+        own = across[:, new] + self._noise**2 * np.eye(len(new)) - below @ below.T
+        corner = np.linalg.cholesky(own)
+        self._root = np.block([[self._root, np.zeros((seen, len(new)))], [below, corner]])
+        across -= below @ self._whitened
+        if count > len(self._rows):  # room for more, so that few additions copy them
+            rows, self._rows = self._rows, np.empty((count + count // 2, len(self._places)))
+            self._rows[:seen] = rows[:seen]
+        # Its inverse is small, and a product with it takes a third of the time of a solve.
+        inverse = solve_triangular(corner, np.eye(len(new)), lower=True)
+        added = np.matmul(inverse, across, out=self._rows[seen:count])
+        self._variance -= np.einsum("ij,ij->j", added, added)
+        self._seen += new
+
+    def _forget(self, gone: int) -> None:
+        """Takes one config away. Without its row, the Cholesky factor has one column too many:
+        rotations of neighbouring columns move what is left above the diagonal to the last one."""
+        first, whitened = self._seen.index(gone), self._whitened
+        root = np.delete(self._root, first, axis=0)
+        for row in range(first, len(root)):
+            a, b = root[row, row : row + 2]
+            turn = np.array([[a, b], [-b, a]]) / np.hypot(a, b)
+            root[:, row : row + 2] = root[:, row : row + 2] @ turn.T
+            whitened[row : row + 2] = turn @ whitened[row : row + 2]
+        self._root = root[:, :-1]
+        self._variance += whitened[-1] ** 2
+        self._seen.remove(gone)
+
+    def _covariance(self, some: Sequence[int]) -> Array:
+        """The covariances of some configs with all."""
+        covariance: Array = cdist(self._weighted[some], self._weighted, "cityblock")
+        np.subtract(2 * self._fitted[-1], covariance, out=covariance)
+        np.exp(covariance, out=covariance)
+        covariance += self._trend[some] @ self._trend.T
         return covariance

@@ -19,6 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
+from scipy.spatial.distance import cdist
 
 from tunefa.search.strategy import SearchProblem
 from tunefa.spec.trial import Config, identity
@@ -34,7 +35,8 @@ class Candidates:
     def __init__(self, problem: SearchProblem) -> None:
         parameters = problem.parameters
         self.configs = list(problem.configs)
-        places = [[p.values.index(config[p.name]) for p in parameters] for config in self.configs]
+        orders = [(p.name, {value: i for i, value in enumerate(p.values)}) for p in parameters]
+        places = [[order[config[name]] for name, order in orders] for config in self.configs]
         self.places: NDArray[np.int64] = np.array(places, int).reshape(len(places), len(parameters))
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
@@ -66,6 +68,11 @@ class Candidates:
         """The positions of the values in Optuna's `params`. Raises ValueError for another value."""
         return {name: each.choices.index(params[name]) for name, each in self.distributions.items()}
 
+    def steps(self, some: Sequence[int]) -> NDArray[np.float64]:
+        """The steps along the parameters' lists from each config to some: (configs, some)."""
+        found: NDArray[np.float64] = cdist(self.places, self.places[some], "cityblock")
+        return found
+
     def _place(self, params: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(self.positions(params).values())
 
@@ -78,20 +85,31 @@ class Candidates:
         while self._settled < len(trials) and trials[self._settled].state.is_finished():
             self._settled += 1
 
+    def begin(self, chosen: int) -> None:
+        """Takes a config to be in progress."""
+        self.untried[chosen] = False
+        self.in_progress.append(chosen)
+
+    def end(self, chosen: int, time_us: float, constraints: Mapping[str, float]) -> None:
+        """Takes in what a study was told of a config, whether or not it was in progress."""
+        self.untried[chosen] = False
+        if chosen in self.in_progress:
+            self.in_progress.remove(chosen)
+        violated = {name: value for name, value in constraints.items() if value > 0}
+        self.times[chosen] = None if violated else time_us
+        if violated and FAILED not in violated:
+            self.excess[chosen] = max(violated.values())
+
     def _take(self, trial: FrozenTrial) -> None:
         if trial.distributions != self.distributions:
             return  # the trial has no config yet, or was ended before it had one
         if trial.state == TrialState.FAIL or self._place(trial.params) not in self._by_place:
             return  # the second happens in a study from before a rule changed
         chosen = self.at(trial.params)
-        self.untried[chosen] = False
-        if trial.state == TrialState.COMPLETE:
-            violated = {k: value for k, value in trial.constraints.items() if value > 0}
-            self.times[chosen] = None if violated else trial.value
-            if violated and FAILED not in violated:
-                self.excess[chosen] = max(violated.values())
+        if trial.state == TrialState.COMPLETE and trial.value is not None:
+            self.end(chosen, trial.value, trial.constraints)
         else:
-            self.in_progress.append(chosen)
+            self.begin(chosen)
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
@@ -113,8 +131,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         return None
 
     @abc.abstractmethod
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """Returns the place of an untried candidate; there is one, and `candidates` is updated."""
+    def choose(self, study: Study, number: int) -> int:
+        """Returns the place of an untried candidate; there is one, and `candidates` is updated.
+
+        `number` is that of the trial in the study, from 0.
+        """
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -127,7 +148,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> dict[str, Any]:
         """Returns the chosen candidate's values."""
         self.candidates.update(study)
-        return self.candidates.params(self.choose(study, trial))
+        return self.candidates.params(self.choose(study, trial.number))
 
     def sample_independent(
         self,
@@ -147,7 +168,7 @@ class InOrder(FeasibleSampler):
         super().__init__(problem)
         self._left = iter(order)
 
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
+    def choose(self, study: Study, number: int) -> int:
         """Returns the next untried candidate."""
         return next(place for place in self._left if self.candidates.untried[place])
 
@@ -168,7 +189,7 @@ class Nearest(FeasibleSampler):
         """The study as `proposer` sees it: positions in place of values."""
         self._copied: set[int] = set()
 
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
+    def choose(self, study: Study, number: int) -> int:
         """Returns the nearest candidate; the first of several that are equally near."""
         self._copy_finished(study)
         asked = self._copy.ask(dict(self._space))

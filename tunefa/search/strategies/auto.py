@@ -17,7 +17,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.trial import FrozenTrial
 
 from tunefa.search.decisive import Decisive
 from tunefa.search.sampler import FeasibleSampler, InOrder
@@ -39,12 +38,12 @@ class Auto(prior.Prior):
                 yield place
         yield from super().opening(problem)
 
-    def promising(self, trial: FrozenTrial) -> int:
+    def promising(self, number: int) -> int:
         """Returns the greatest expected improvement, every fifth time among the best's
         neighbours."""
         belief = self.belief()
         gain = belief.expected_improvement()
-        near_best = (trial.number + 1) % _NEIGHBOUR_EVERY == 0 and not belief.exact
+        near_best = (number + 1) % _NEIGHBOUR_EVERY == 0 and not belief.exact
         if near_best and (neighbours := self._neighbours()).any():
             gain = np.where(neighbours, gain, -np.inf)
         return self.best_of(gain)
@@ -54,8 +53,7 @@ class Auto(prior.Prior):
         found = self.candidates
         right = {place: us for place, us in found.times.items() if us is not None}
         best = sorted(right, key=lambda place: right[place])[:_BEST]
-        steps = np.abs(found.places[:, None, :] - found.places[best]).sum(axis=2)
-        neighbours: NDArray[np.bool_] = found.untried & (steps == 1).any(axis=1)
+        neighbours: NDArray[np.bool_] = found.untried & (found.steps(best) == 1).any(axis=1)
         return neighbours
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from optuna.study import Study
-from optuna.trial import FrozenTrial
 
 from tunefa.search.sampler import FeasibleSampler
 from tunefa.search.strategy import SearchProblem
@@ -45,10 +44,10 @@ class Prior(FeasibleSampler):
         self._opening = self.opening(problem)
         self._surrogate: Surrogate | None = None
 
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
+    def choose(self, study: Study, number: int) -> int:
         """Returns the next of the first trials; after them, the most promising config."""
         chosen = next(self._opening, None)
-        return self.promising(trial) if chosen is None else chosen
+        return self.promising(number) if chosen is None else chosen
 
     def opening(self, problem: SearchProblem) -> Iterator[int]:
         """Yields the configs that the cost model expects to be fastest, each far from all that were
@@ -57,15 +56,14 @@ class Prior(FeasibleSampler):
         if len(found.times) >= _FIRST_TRIALS:
             return
         for _ in range(_FIRST_TRIALS):
-            tried = found.places[~found.untried]
-            steps = np.abs(found.places[:, None, :] - tried).sum(axis=2)
+            steps = found.steps(np.flatnonzero(~found.untried).tolist())
             hopeful = found.untried & (np.asarray(self._works_prior or 1.0) > 0)
             far = np.flatnonzero(hopeful & (steps.min(axis=1, initial=_APART) >= _APART))
             if not len(far):
                 return
             yield int(far[self._expected_us[far].argmin()])
 
-    def promising(self, trial: FrozenTrial) -> int:
+    def promising(self, number: int) -> int:
         """Returns the config of the greatest expected improvement."""
         return self.best_of(self.belief().expected_improvement())
 
