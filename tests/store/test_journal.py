@@ -78,6 +78,15 @@ def test_the_errors_of_an_output_with_nan_and_infinity_come_back() -> None:
     assert second == far and second.resources is None
 
 
+def test_trials_of_a_race_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with Journal("x", {}) as open_one:
+        open_one.append("a_kernel", OK, FAILED)
+        assert list(journal.read(open_one.path)) == [("a_kernel", OK), ("a_kernel", FAILED)]
+    assert len(synced) == 2, "once for the header"
+
+
 def test_every_trial_is_on_disk_before_the_next() -> None:
     with Journal("x", {}) as open_one:
         for count in range(3):

@@ -124,10 +124,10 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     state.gave_way |= stopping.gave_way
     if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by
-    tried = {identity(trial.config) for trial in state.trials_of(part.name)}
-    left = sum(identity(config) not in tried for config in part.feasible.configs)
-    if stopping.none_left and left:
-        state.settled[part.name] = left
+    if stopping.none_left:
+        tried = {identity(trial.config) for trial in state.trials_of(part.name)}
+        left = sum(identity(config) not in tried for config in part.feasible.configs)
+        state.settled |= {part.name: left} if left else {}
     finalists = _finalists(state, part, stopping.behind)
     if not _may_win(state, part.name, stopping):
         state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
@@ -158,8 +158,7 @@ def _race(
     if raced.winner is not None:
         timed = request.serving_mode, request.objective
         state.winners.append(Winner(part.case.kernel, raced.winner, raced.certificate, *timed))
-    for trial in raced.trials:
-        state.keep(part.name, trial)
+    state.keep(part.name, *raced.trials)
 
 
 def _bench_process(

@@ -60,11 +60,12 @@ class SearchState:
     studies: dict[str, Study] = field(default_factory=dict)
     """The study of each kernel that has been searched."""
 
-    def keep(self, kernel: str, trial: Trial) -> None:
-        """Writes a trial to the journal, counts it and reports the progress."""
-        self.journal.append(kernel, trial)
-        self.count(kernel, trial)
-        self.report_progress(kernel)
+    def keep(self, kernel: str, *trials: Trial) -> None:
+        """Writes trials to the journal, counts them and reports the progress."""
+        self.journal.append(kernel, *trials)
+        for trial in trials:
+            self.count(kernel, trial)
+            self.report_progress(kernel)
 
     def count(self, kernel: str, trial: Trial) -> None:
         """Counts a trial; a later one of a config replaces the earlier."""

@@ -123,16 +123,16 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def append(self, kernel: str, trial: Trial) -> None:
-        """Writes one trial to the disk. Raises TunefaError if it cannot be written."""
+    def append(self, kernel: str, *trials: Trial) -> None:
+        """Writes trials to the disk, all at once. Raises TunefaError if they cannot be written."""
         began, timed = self._began, {}
         if began is not None:
             timed = {ELAPSED: round(time.monotonic() - began, 3)}
-        self._append({"kernel": kernel, **timed, **trial.to_dict()})
+        self._append(*({"kernel": kernel, **timed, **trial.to_dict()} for trial in trials))
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
+    def _append(self, *entries: Mapping[str, Any]) -> None:
         try:
-            self._file.write(_line(entry))
+            self._file.write("".join(map(_line, entries)))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
