@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
 from tunefa.search import loop
 from tunefa.search.budget import FLOOR_S, Budget
+from tunefa.search.gpu_turns import Turns
 from tunefa.search.loop import Share, StoppingRule
 from tunefa.spec.trial import Config, Resources, Trial
 from tunefa.store.record import ObjectiveKind
@@ -265,3 +267,22 @@ def test_a_strategy_with_nothing_left_is_asked_again_after_each_trial() -> None:
     stopping = StoppingRule()
     assert len(list(loop.trials(Numbers(), fake(), share(Budget(trials=2)), stopping))) == 2
     assert not stopping.none_left, "the budget was used"
+
+
+def test_with_the_gpu_it_asks_for_little_where_the_strategy_takes_its_time() -> None:
+    class Slow(Numbers):
+        pause_s = 0.02
+
+        def ask(self) -> Config | None:
+            time.sleep(self.pause_s if self.asked >= 4 else 0.0)  # four are prepared
+            return super().ask()
+
+    own = replace(share(Budget(trials=20)), turn=Turns().new("", 1.0))
+    evaluator, strategy, asked = fake(), Slow(), []
+    evaluator.width = 8
+    for _ in loop.trials(strategy, evaluator, own, StoppingRule()):
+        asked.append(strategy.asked)
+    assert asked[:3] == [5, 7, 9], "what is prepared at once, then two for each trial"
+    strategy = Slow()
+    next(loop.trials(strategy, evaluator, replace(own, turn=None), StoppingRule()))
+    assert strategy.asked == 8, "without others that wait for the GPU"

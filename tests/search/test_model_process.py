@@ -34,11 +34,33 @@ def workers() -> Iterator[Workers]:
 def test_configs_and_times_are_those_of_this_process(workers: Workers) -> None:
     model = ModelProcess(workers)
     for case in CASES:
-        found, own = model.feasible(case), case.feasible()
+        (found,), own = model.feasible([case]), case.feasible()
         assert found == own and [*map(list, found.configs)] == [*map(list, own.configs)]
         expected = [each.time_us for each in estimates(case, own.configs)]
         assert model.expected_us(case, found) == expected
     assert set(workers.ran_s) == {"_listed", "_timed"}, "the process has done it"
+
+
+def test_a_kernel_stays_with_its_process_and_may_be_begun_before() -> None:
+    with Workers(1) as first, Workers(1) as second:
+        model = ModelProcess(first, second)
+        model.begin(CASES)
+        found = model.feasible(CASES)
+        assert found == [case.feasible() for case in CASES]
+        for case, own in zip(CASES, found, strict=True):
+            expected = [each.time_us for each in estimates(case, own.configs)]
+            assert model.expected_us(case, own) == expected
+        third = ("attention_fwd_cuda_sm90", str(CASES[1].workload), CASES[1].target)
+        held = second.submit(_keeps, (third,), 30.0).result(), first.submit(_keeps, (third,), 30.0)
+        assert (held[0], held[1].result()) == (True, False)
+        assert not model._begun
+
+
+def _keeps(named: model_process._Named) -> bool:
+    """Whether this process has listed these configs before."""
+    before = model_process._feasible.cache_info().hits
+    model_process._feasible(named)
+    return model_process._feasible.cache_info().hits > before
 
 
 def test_a_lost_process_costs_nothing_but_time(
@@ -49,7 +71,7 @@ def test_a_lost_process_costs_nothing_but_time(
     model, case = ModelProcess(workers), CASES[0]
     with pytest.raises(ProcessLost):
         workers.submit(_dies, (0,), 30.0).result()
-    found = model.feasible(case)
+    (found,) = model.feasible([case])
     assert found == case.feasible()
     expected = [each.time_us for each in estimates(case, found.configs)]
     assert model.expected_us(case, found) == expected

@@ -12,8 +12,10 @@ from tests.support.fake_objective import Seen, request, user_store
 from tests.support.fixed_store import Fixed
 from tunefa import assets
 from tunefa.costmodel import anchored
+from tunefa.costmodel.estimate import estimates
 from tunefa.runtime import choose
 from tunefa.search import candidates, kernel_race, parts
+from tunefa.search.parts import Part
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
@@ -158,3 +160,16 @@ def test_where_nothing_is_known_nothing_is_anchored(chip: str) -> None:
 def test_what_is_measured_is_not_anchored() -> None:
     search = replace(asked("q4096_d128"), measured=True)
     assert parts.anchor(search, user_store()) is None
+
+
+def test_times_that_are_known_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = asked(WORKLOADS[0], only=[CUDA])
+    case = search.case(search.kernels[0])
+    feasible = case.feasible()
+    opened = Trial(case.default(), "ok", samples_us=(200.0,) * 5)
+    part = Part(case, feasible, [], [case.default()], [], 1.0, opened)
+    hoped_us = parts._hoped_us(part, 100.0)
+    assert 100.0 < hoped_us < 200.0
+    times = [each.time_us for each in estimates(case, feasible.configs)]
+    monkeypatch.setattr(parts, "estimates", None)
+    assert parts._hoped_us(replace(part, expected_us=times), 100.0) == hoped_us

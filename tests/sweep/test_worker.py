@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +18,10 @@ from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as searching
 from tunefa.search.budget import Budget
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes
 from tunefa.spec.space import Space
+from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store import results as store
@@ -187,3 +189,20 @@ def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
     }
     begun_again = {each.found["journal"] for each in slices if each.found}
     assert len(begun_again) == len({each.key for each in slices})
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [1024]), (2, [256]), (3, [])])
+def test_the_model_begins_with_what_a_worker_probably_gets(
+    tmp_path: Path, rank: int, expected: list[int]
+) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+
+        def begin(self, cases: list[Case]) -> None:
+            self.begun += [case.workload.seqlen_q for case in cases]
+
+    held, model = begun(tmp_path), Model()
+    items = Items.of(held.plan, worker.targets(held.plan))
+    worker._begin_model(held, held.plan, items, cast(ModelProcess, model), rank)
+    assert model.begun == expected

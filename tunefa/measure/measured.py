@@ -84,7 +84,7 @@ class Measured(Predicted):
         self._owned = contextlib.ExitStack()
         self._is_shared = process is not None
         self._process = process or self._owned.enter_context(Workers(1))
-        self._process.submit(_warm_up, (), RUN_LIMIT_S)  # candidates compile meanwhile
+        warm_up(self._process)  # candidates compile meanwhile
         self._best_us = math.inf
         self._running: _Running | None = None
 
@@ -200,7 +200,7 @@ class Measured(Predicted):
             return LostProcess("crashed", f"the process {error}")
         if isinstance(result, LostProcess):  # its CUDA context may be unusable now
             self._process.renew()
-            self._process.submit(_warm_up, (), RUN_LIMIT_S)
+            warm_up(self._process)
         return result
 
 
@@ -222,6 +222,11 @@ def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> R
     right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
     best = min(right, key=time_us, default=None)
     return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
+
+
+def warm_up(process: Workers) -> None:
+    """Lets a process load what its first config needs."""
+    process.submit(_warm_up, (), RUN_LIMIT_S)
 
 
 def _warm_up() -> None:

@@ -37,8 +37,9 @@ def feasible_by_kernel(request: Request, model: ModelProcess | None = None) -> d
 
     Raises TunefaError with each rule's refusals where no kernel has a feasible config.
     """
-    cases = map(request.case, request.kernels)
-    feasible = {case.kernel.name: _feasible(request, case, model) for case in cases}
+    cases = [request.case(kernel) for kernel in request.kernels]
+    found = model.feasible(cases) if model else [_feasible(request, case) for case in cases]
+    feasible = {case.kernel.name: each for case, each in zip(cases, found, strict=True)}
     if request.replay is not None:
         replay = request.replay
         feasible = {name: _held(replay, name, found) for name, found in feasible.items()}
@@ -54,14 +55,12 @@ def feasible_by_kernel(request: Request, model: ModelProcess | None = None) -> d
     )
 
 
-def _feasible(request: Request, case: Case, model: ModelProcess | None) -> Feasible:
+def _feasible(request: Request, case: Case) -> Feasible:
     """The configs of a kernel that the rules allow.
 
     Where nothing is timed, parameters whose values only a device can tell apart have their first
     value, and configs that compile to one program count once: the first of them.
     """
-    if model is not None:
-        return model.feasible(case)
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed(learned_parameters(case))
     found = space.feasible(case.workload, case.arch)
@@ -121,17 +120,15 @@ def search_problem(
     feasible: Feasible,
     known: Sequence[Config],
     trials: int | None,
-    model: ModelProcess | None = None,
+    expected_us: Sequence[float] = (),
 ) -> SearchProblem:
     """The feasible configs with the times that the cost model expects; `known` ones come first.
 
-    `trials` is this kernel's share of a budget of trials, None for a budget of seconds. `model` has
-    listed the configs, if there is one.
+    `trials` is this kernel's share of a budget of trials, None for a budget of seconds. Without
+    `expected_us`, the cost model is asked for the times.
     """
     expected = []
-    if model is not None:
-        expected_us = model.expected_us(case, feasible)
-    else:
+    if not expected_us:
         expected = estimates(case, feasible.configs)
         expected_us = [each.time_us for each in expected]
     made = SearchProblem(

@@ -26,8 +26,11 @@ _GAIN = 0.995
 _PATIENCE_S = 0.5
 """The seconds that a search waits for a compiler before another one may have the GPU."""
 _ASKED_AT_ONCE = 2
-"""The configs that a search with the GPU asks for before its next trial, where one is compiled: a
-strategy takes up to 0.05 s for each. With two of them, those in progress still become more."""
+"""The configs that a search with the GPU asks for before its next trial, where one is compiled.
+With two of them, those in progress still become more."""
+_ASKING_S = 0.005
+"""It asks for more for so long: those that it had prepared take no time, and the sooner it comes to
+others, the sooner these are compiled. A surrogate takes as long for one or two."""
 _SMALL_S = 3 * FLOOR_S
 """A search with less time compiles the default alone until something is right."""
 BEHIND = 0.15
@@ -157,6 +160,12 @@ class Share:
             return math.inf
         return self.budget.patience(self.fraction) - time.monotonic()
 
+    def waits(self, evaluator: Objective, since: float) -> bool:
+        """Whether the GPU waits for a config that is compiled, and the strategy was asked for long
+        enough `since` that `time.monotonic`."""
+        asked_s = time.monotonic() - since
+        return self.turn is not None and asked_s > _ASKING_S and evaluator.is_ready(0.0)
+
     def gives_way(self, evaluator: Objective, stopping: StoppingRule, left_s: float) -> bool:
         """Waits up to `left_s` seconds for a compiled config; returns whether another search is
         ready for the GPU meanwhile, and something right was found for this workload."""
@@ -191,10 +200,10 @@ def trials(
     by_time = share.budget.seconds is not None
     in_progress, submitted, exhausted = 0, 0, False
     while not stopping.lost:
-        asked = 0
+        asked, since = 0, time.monotonic()
         while not exhausted and in_progress < share.width(evaluator, stopping):
-            if asked >= _ASKED_AT_ONCE and share.turn is not None and evaluator.is_ready(0.0):
-                break  # the GPU waits
+            if asked >= _ASKED_AT_ONCE and share.waits(evaluator, since):
+                break
             if by_time:
                 may_end = submitted or stopping.found_any
                 exhausted = stopping.on_plateau or (bool(may_end) and time.monotonic() >= until)

@@ -1,4 +1,4 @@
-"""The configs of a kernel and their expected times, from a process of their own.
+"""The configs of kernels and their expected times, from processes of their own.
 
 The searches of a sweep share one interpreter. While it lists the configs of one search and asks the
 cost model for their times, for seconds, the search with the GPU would have to wait.
@@ -7,7 +7,10 @@ cost model for their times, for seconds, the search with the GPU would have to w
 from __future__ import annotations
 
 import functools
+import itertools
 from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
@@ -20,39 +23,64 @@ from tunefa.spec.workload import Workload
 LIMIT_S = 60.0
 """The limit of a task, which takes up to 5 s where a space has 100,000 configs."""
 _KEPT = 8
-"""The lists of configs that the process keeps, each of up to 100 MB: those of a few searches."""
+"""The lists of configs that a process keeps, each of up to 100 MB: those of a few searches."""
 _Named = tuple[str, str, Target]
 """A case, to pass to another process: kernel, workload and target."""
 
 
 class ModelProcess:
-    """Lists configs and asks the cost model. What its process cannot do is done here."""
+    """Lists configs and asks the cost model. What its processes cannot do is done here."""
 
-    def __init__(self, workers: Workers) -> None:
-        """`workers` has one process."""
+    def __init__(self, *workers: Workers) -> None:
+        """Each of `workers` has one process. All about a kernel is done by the same one, which
+        keeps its lists; kernels take turns at them."""
         self._workers = workers
+        self._places: dict[str, int] = {}
+        self._begun: dict[tuple[str, _Named], Future[Any]] = {}
+        """By task and case: what was begun before it is needed."""
 
-    def feasible(self, case: Case) -> Feasible:
-        """Returns the configs that the rules allow, as `Space.feasible` does."""
-        found = self._asked(_listed, case)
-        if found is None:
-            return case.feasible()
-        names, rows, refused = found
-        return Feasible(tuple(dict(zip(names, row, strict=True)) for row in rows), refused)
+    def begin(self, cases: Sequence[Case]) -> None:
+        """Lets the processes begin with the configs of cases, then with their times."""
+        for task, case in itertools.product((_listed, _timed), cases):
+            key = task.__name__, _named(case)
+            if key not in self._begun:
+                self._begun[key] = self._submitted(task, case)
+
+    def feasible(self, cases: Sequence[Case]) -> list[Feasible]:
+        """Returns the configs of each case that the rules allow, as `Space.feasible` does."""
+        self.begin(cases)
+        return [_read(case, self._result(_listed, case)) for case in cases]
 
     def expected_us(self, case: Case, feasible: Feasible) -> list[float]:
         """Returns the time that the cost model expects of each config that `feasible` returned."""
-        found = self._asked(_timed, case)
+        found = self._result(_timed, case)
         if found is None or len(found) != len(feasible.configs):
             return [each.time_us for each in estimates(case, feasible.configs)]
         return list(found)
 
-    def _asked(self, task: Any, case: Case) -> Any:
-        named = case.kernel.name, str(case.workload), case.target
+    def _submitted(self, task: Callable[[_Named], Any], case: Case) -> Future[Any]:
+        place = self._places.setdefault(case.kernel.name, len(self._places))
+        workers = self._workers[place % len(self._workers)]
+        return workers.submit(task, (_named(case),), LIMIT_S)
+
+    def _result(self, task: Callable[[_Named], Any], case: Case) -> Any:
+        begun = self._begun.pop((task.__name__, _named(case)), None)
         try:
-            return self._workers.submit(task, (named,), LIMIT_S).result()
+            return (begun or self._submitted(task, case)).result()
         except (TimeoutError, ProcessLost, TaskRaised):
             return None
+
+
+def _named(case: Case) -> _Named:
+    return case.kernel.name, str(case.workload), case.target
+
+
+def _read(case: Case, found: Any) -> Feasible:
+    """The answer of `_listed`; without one, the configs are listed here."""
+    if found is None:
+        return case.feasible()
+    names, rows, refused = found
+    return Feasible(tuple(dict(zip(names, row, strict=True)) for row in rows), refused)
 
 
 def _listed(named: _Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]], dict[str, int]]:

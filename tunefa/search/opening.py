@@ -27,9 +27,10 @@ from tunefa.spec.trial import Config, Trial
 OPENING_SHARE = 0.25
 """The share of the budget after which a default that is still compiled is waited for no longer, if
 another kernel has a right config."""
-LEADER, OTHERS = 8, 2
+LEADER, OTHERS = 8, 4
 """The configs of the leading kernel, and of each other one, that are compiled while another search
-has the GPU. They bound what is compiled in vain where a workload gets no turn."""
+has the GPU. They bound what is compiled in vain where a workload gets no turn. The first four of a
+kernel do not depend on each other's times, so to choose them early costs nothing."""
 PART_OF_COMPILERS = 3
 """One of so many parts of the compilers works for a search that waits for the GPU."""
 Entrant = tuple[Part, Objective]
@@ -55,6 +56,7 @@ def entered(
     if state.turn is not None:
         entrants, prepared = _prepared(state, entrants, shared)
         stack.enter_context(state.turn.taken(prepared.is_enough))
+        prepared.begin_all()
         state.request = replace(request, budget=request.budget.from_now(state.turn.left_s))
         idle = 0
     else:
@@ -97,6 +99,8 @@ def _early(
 
 def _asked_early(state: SearchState, part: Part, count: int) -> tuple[Part, list[Config]]:
     """Asks the strategy of a kernel for its first `count` configs after the default."""
+    if state.model is not None:
+        part = replace(part, expected_us=state.model.expected_us(part.case, part.feasible))
     strategy = proposer.strategy(state, part, None)
     if part.opened is None:
         strategy.ask()  # the default, which the opening tries
@@ -117,16 +121,25 @@ class _Preparation:
     begun: list[tuple[Objective, Config]] = field(default_factory=list)
 
     def is_enough(self) -> bool:
-        """Lets compilers go on. Returns whether all defaults and half of the rest are compiled."""
+        """Lets compilers go on. Returns whether all defaults are compiled, and as many of the rest
+        as half of the leader's."""
         done = [each.is_prepared(config) for each, config in self.begun]
         most = max(1, self.compilers.count // PART_OF_COMPILERS)
-        for _ in range(min(len(self.left), most - done.count(False))):
+        self._begin(most - done.count(False))
+        others = len(self.begun) + len(self.left) - self.defaults
+        compiled = sum(done[self.defaults :])
+        enough = 2 * compiled >= min(LEADER, others)
+        return enough and sum(done[: self.defaults]) == self.defaults
+
+    def begin_all(self) -> None:
+        """Lets all compilers work for it: it has the GPU."""
+        self._begin(len(self.left))
+
+    def _begin(self, count: int) -> None:
+        for _ in range(min(len(self.left), count)):
             objective, config = self.left.pop(0)
             objective.prepare(config, self.compilers)
             self.begun.append((objective, config))
-        others = len(self.begun) + len(self.left) - self.defaults
-        compiled = sum(done[self.defaults :])
-        return sum(done[: self.defaults]) == self.defaults and 2 * compiled >= others
 
 
 def _prepared(
@@ -137,13 +150,15 @@ def _prepared(
     made = {part.name: (part, objective) for part, objective in entrants}
     untried = [each for each in entrants if each[0].first and each[0].opened is None]
     prepared = _Preparation(shared, [(each, p.first[0]) for p, each in untried], len(untried))
+    prepared.is_enough()  # compilers begin with the defaults, while the model is asked
     led = parts.by_lead(state, [part for part, _ in entrants])
-    searched = [part.name for part in led if not (part.is_single or part.behind)]
-    for name, count in zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False):
-        part, objective = made[name]
+    searched = [part for part in led if not (part.is_single or part.behind)]
+    for each, count in zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False):
+        part, objective = made[each.name]
         asked, configs = _asked_early(state, part, count)
-        made[name] = asked, objective
+        made[each.name] = asked, objective
         prepared.left += [(objective, config) for config in configs]
+        prepared.is_enough()
     return list(made.values()), prepared
 
 

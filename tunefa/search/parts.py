@@ -52,6 +52,8 @@ class Part:
     """The trial of its default in the opening of the search, or in the earlier search."""
     strategy: Strategy | None = None
     """Its strategy, if it was asked in the opening."""
+    expected_us: Sequence[float] = ()
+    """The time that the cost model expects of each feasible config, if it was asked before."""
     behind: bool = False
     """Whether its default is so slow that the model expects none of its configs to win."""
 
@@ -153,9 +155,13 @@ def _hoped_us(part: Part, leader_us: float) -> float:
     if math.isinf(default_us) or default_us <= (1.0 + BEHIND) * leader_us or part.is_single:
         return leader_us if math.isinf(default_us) else default_us
     configs = part.feasible.configs
-    looked_at = random.Random(0).sample(configs, min(LOOKED_AT, len(configs)))
-    expected = estimates(part.case, looked_at)
-    best_us = min((each.time_us for each in expected if each.time_us > 0), default=0.0)
+    looked_at = random.Random(0).sample(range(len(configs)), min(LOOKED_AT, len(configs)))
+    if part.expected_us:
+        times = [part.expected_us[place] for place in looked_at]
+    else:
+        asked = [configs[place] for place in looked_at]
+        times = [each.time_us for each in estimates(part.case, asked)]
+    best_us = min((us for us in times if us > 0), default=0.0)
     own_us = expected_us(part.case, part.first[0])
     known = 0.0 < best_us < own_us < math.inf
     return default_us * (best_us / own_us if known else 1.0)

@@ -22,8 +22,11 @@ def strategy(state: SearchState, part: Part, trials_left: int | None) -> Strateg
     continues."""
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
+    expected_us = part.expected_us
+    if not expected_us and state.model is not None:
+        expected_us = state.model.expected_us(part.case, part.feasible)
     problem = candidates.search_problem(
-        request, part.case, part.feasible, part.known, trials_left, state.model
+        request, part.case, part.feasible, part.known, trials_left, expected_us
     )
     if state.anchor is not None:  # its trials have the kernel's level too
         problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.spatial.distance import cdist
 
 from tunefa.search.strategy import SearchProblem
-from tunefa.spec.trial import Config, identity
+from tunefa.spec.trial import Config
 
 FAILED = "failed"
 """The name of the constraint that a failed trial violates. A trial that is only too large for a
@@ -35,8 +35,8 @@ class Candidates:
     def __init__(self, problem: SearchProblem) -> None:
         parameters = problem.parameters
         self.configs = list(problem.configs)
-        orders = [(p.name, {value: i for i, value in enumerate(p.values)}) for p in parameters]
-        places = [[order[config[name]] for name, order in orders] for config in self.configs]
+        self._orders = {p.name: {value: i for i, value in enumerate(p.values)} for p in parameters}
+        places = [self._place(config) for config in self.configs]
         self.places: NDArray[np.int64] = np.array(places, int).reshape(len(places), len(parameters))
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
@@ -48,17 +48,20 @@ class Candidates:
         self.excess: dict[int, float] = {}
         """(required - available) / available by place, of configs too large for a memory."""
         self.in_progress: list[int] = []
-        self._by_place = {tuple(place): i for i, place in enumerate(self.places.tolist())}
-        self._by_identity = {identity(config): i for i, config in enumerate(self.configs)}
+        self._by_place = {place: i for i, place in enumerate(places)}
         self._settled = 0
 
     def find(self, config: Config) -> int | None:
         """The place of a config in `configs`; None if it is not there."""
-        return self._by_identity.get(identity(config))
+        try:
+            place = self._place(config)
+        except KeyError:  # it lacks a parameter, or has another value
+            return None
+        return self._by_place.get(place) if len(config) == len(place) else None
 
     def at(self, params: Mapping[str, Any]) -> int:
         """The place in `configs` of Optuna's `params`. Raises KeyError if no config has them."""
-        return self._by_place[self._place(params)]
+        return self._by_place[tuple(self.positions(params).values())]
 
     def params(self, chosen: int) -> dict[str, Any]:
         """The config at a place as Optuna's `params`."""
@@ -73,8 +76,8 @@ class Candidates:
         found: NDArray[np.float64] = cdist(self.places, self.places[some], "cityblock")
         return found
 
-    def _place(self, params: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(self.positions(params).values())
+    def _place(self, config: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple([order[config[name]] for name, order in self._orders.items()])
 
     def update(self, study: Study) -> None:
         """Reads the trials that the study got or finished since the last update."""

@@ -22,11 +22,12 @@ from tunefa.compile.launch import driver
 from tunefa.compile.place import Place
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
+from tunefa.measure import measured
 from tunefa.search import run as search
 from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
 from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes, Request, Result
-from tunefa.spec.target import Target
+from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
@@ -37,7 +38,7 @@ from tunefa.sweep.cores import Share
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
-from tunefa.sweep.requests import Items, request
+from tunefa.sweep.requests import Items, request, serving
 from tunefa.sweep.slices import Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
@@ -50,10 +51,14 @@ MOST_SLICES = 10
 before it is known to be needed."""
 READY_SLICES = 2
 """So many slices that are ready for the GPU are enough."""
+_MODELS = 3
+"""The processes that list configs and ask the cost model, so that kernels need not wait for each
+other: up to four kernels of an op have thousands of configs."""
 _PAUSE_S = 0.1
 """Between two looks of a worker at its slices, and at the study."""
-_SWITCH_S = 0.001
-"""After so long, a thread of a slice that prepares lets that of the slice with the GPU go on."""
+_SWITCH_S = 0.0002
+"""After so long, a thread of a slice that prepares lets that of the slice with the GPU go on, which
+waits for it up to four times for each config."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Seat:
     share: Share = field(default_factory=Share)
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables of its process, such as CUDA_VISIBLE_DEVICES."""
+    rank: int = 0
+    """Its place among the workers of this host."""
 
 
 def work(seat: Seat) -> str | None:
@@ -88,8 +95,10 @@ def work(seat: Seat) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
-    versions.agree(study, plan, items)
     with _processes(plan, seat.share) as shared:
+        if shared is not None and shared.model is not None:
+            _begin_model(study, plan, items, shared.model, seat.rank)
+        versions.agree(study, plan, items)  # it loads PyTorch, for seconds
         clock = Clock.of(study.notes)
         worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared, clock)
         if worker.overlaps:
@@ -121,6 +130,19 @@ def targets(plan: Plan) -> list[Target]:
     return [found]
 
 
+def _begin_model(
+    study: SweepStudy, plan: Plan, items: Items, model: ModelProcess, rank: int
+) -> None:
+    """Lets the model begin with the workload that this worker probably searches first."""
+    now = standings(items.begin(study.notes), study.slices())
+    gains = allocate.expected_gains(now)
+    now.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
+    keys = [each.key for each in now[rank : rank + 1]]
+    for item in (each for each in items.items if each.key in keys):
+        kernels = serving(plan, item.workload, item.target)
+        model.begin([Case(kernel, item.workload, item.target) for kernel in kernels])
+
+
 @contextlib.contextmanager
 def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
     """The bench and the compilers of a measured sweep, which all its slices share."""
@@ -129,8 +151,10 @@ def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
         return
     place = Place(cores=share.compilers)
     compilers = pool.compilers(share.processes, place=place)
-    with Workers(1) as bench, Workers(1, place=place) as model, compilers:
-        yield Processes(bench, compilers, ModelProcess(model) if share.compilers else None)
+    with Workers(1) as bench, compilers, contextlib.ExitStack() as stack:
+        measured.warm_up(bench)  # which takes seconds, while the first search lists its configs
+        models = [stack.enter_context(Workers(1, place=place)) for _ in range(_MODELS)]
+        yield Processes(bench, compilers, ModelProcess(*models) if share.compilers else None)
 
 
 @dataclass
