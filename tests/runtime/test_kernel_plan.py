@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from typing import Any
 
 import pytest
 import torch
 
 from tests.support.fake_kernel import on_cpu
 from tests.support.planned_calls import TMA, call, plan_of, record, reference_of
+from tunefa.runtime import backward, kernel_plan
 from tunefa.runtime.call import Tensors, heads_first
 from tunefa.runtime.kernel_plan import KernelPlan
 
@@ -125,3 +127,25 @@ def test_out_is_contiguous_whatever_q_s_strides(
             out, lse = runs.run(Tensors(x[0], x[1], x[2]), None)
         right, right_lse = reference_of(made)
         assert out.is_contiguous() and torch.equal(out, right) and torch.equal(lse, right_lse)
+
+
+def test_memory_of_launches_is_fp32_whatever_the_default_dtype_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernels write an unread lse, and read a missing gradient of lse, in fp32."""
+    made = torch.empty
+
+    def empty(elements: int, *, device: torch.device, dtype: Any = None) -> torch.Tensor:
+        assert device.type == "cuda"
+        return made(elements, dtype=dtype)
+
+    monkeypatch.setattr(kernel_plan, "apart", lambda _, make: make())
+    monkeypatch.setattr(torch, "empty", empty)
+    uncached: Any = kernel_plan._unread.__wrapped__, backward.zero.__wrapped__
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        lse, zero = uncached[0](0, 64), uncached[1](torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(before)
+    assert lse.dtype == zero.dtype == torch.float32 and lse.numel() == 64

@@ -56,6 +56,16 @@ def test_a_kernel_stays_with_its_process_and_may_be_begun_before() -> None:
         assert not model._begun
 
 
+def test_what_was_begun_for_a_workload_can_be_dropped() -> None:
+    with Workers(1) as workers:
+        model = ModelProcess(workers)
+        model.begin(CASES)
+        model.forget(CASES[0].workload)
+        others = {str(case.workload) for case in CASES} - {str(CASES[0].workload)}
+        assert {workload for _, (_, workload, _) in model._begun} == others
+        assert model.feasible(CASES[:1]) == [CASES[0].feasible()]
+
+
 def _keeps(named: model_process._Named) -> bool:
     """Whether this process has listed these configs before."""
     before = model_process._feasible.cache_info().hits

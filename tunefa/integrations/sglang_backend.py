@@ -32,7 +32,8 @@ class TunefaBackend(AttentionBackend):
         self.req_to_token_pool = model_runner.req_to_token_pool
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self._page_size = model_runner.page_size or 1
-        self._ones = torch.ones((), device=self.req_to_token_pool.req_to_token.device)
+        place = self.req_to_token_pool.req_to_token.device
+        self._ones = torch.ones((), dtype=torch.float32, device=place)
         self.forward_metadata: paged.Pages | None = None
         self._in_graphs: paged.Pages | None = None
 

@@ -243,5 +243,5 @@ def zero(device: torch.device) -> Tensor:
     """A zero in fp32 on a device, which all launches share. It is never freed, because CUDA graphs
     hold its address."""
     # A copy from the host's memory has ended when it returns, so that every stream sees it.
-    made = torch.zeros(())
+    made = torch.zeros((), dtype=torch.float32)  # whatever the default dtype is
     return apart(device.index, lambda: made.to(device)) if device.type == "cuda" else made

@@ -195,7 +195,9 @@ def _unread(device: int, elements: int) -> Tensor:
     All launches of a device share it, on any stream. It is never freed, because CUDA graphs hold
     its address. With sizes that are powers of two, all of it is at most twice the largest.
     """
-    made: Tensor = apart(device, lambda: torch.empty(elements, device=f"cuda:{device}"))
+    place = torch.device("cuda", device)
+    # The default dtype is the user's: programs that infer often set it to bf16.
+    made: Tensor = apart(device, lambda: torch.empty(elements, dtype=torch.float32, device=place))
     return made
 
 

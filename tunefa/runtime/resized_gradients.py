@@ -140,6 +140,7 @@ class ResizedGradientPlan(Followed):
         "_asked",
         "_calls",
         "_facts",
+        "_is_checked",
         "_known",
         "_own",
         "_sized",
@@ -157,7 +158,7 @@ class ResizedGradientPlan(Followed):
         self.device_bytes = known[3].device_bytes
         self._sized = self._of_sizes(facts.default_scale)
         self._written = known[2].launches.written(self._sized)
-        self._calls = 0
+        self._calls, self._is_checked = 0, False
         self._own: KernelGradients | None = None
 
     @property
@@ -198,8 +199,9 @@ class ResizedGradientPlan(Followed):
         else:
             with torch.cuda.device(facts.device):
                 within(layout.bytes, stream, q, start)
-        if self._calls == 1:
+        if not self._is_checked:
             self._check(grads)
+            self._is_checked = True
         if self.then is not None:
             self.proceed()
         return grads

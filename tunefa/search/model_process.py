@@ -58,6 +58,12 @@ class ModelProcess:
             return [each.time_us for each in estimates(case, feasible.configs)]
         return list(found)
 
+    def forget(self, workload: Workload) -> None:
+        """Drops what was begun for a workload and not asked for: its search has ended."""
+        for key in list(self._begun):  # other searches begin theirs meanwhile
+            if key[1][1] == str(workload) and (begun := self._begun.pop(key, None)):
+                begun.cancel()
+
     def _submitted(self, task: Callable[[_Named], Any], case: Case) -> Future[Any]:
         place = self._places.setdefault(case.kernel.name, len(self._places))
         workers = self._workers[place % len(self._workers)]

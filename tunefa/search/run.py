@@ -86,6 +86,8 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
     """Searches the kernels one after the other, then races their winners against each other."""
     request = state.request
     with contextlib.ExitStack() as stack:
+        if state.model is not None:
+            stack.callback(state.model.forget, request.workload)
         try:
             state.anchor = parts.anchor(request, store)
             ordered = parts.ordered(state, feasible, store)

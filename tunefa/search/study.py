@@ -149,7 +149,7 @@ class Study:
         self._name, self._storage = saved.name, saved.storage
         self._candidates, self._sampler = sampler.candidates, sampler
         self._asked: dict[int, int] = {}
-        """Optuna's number of the trial of each config in progress, in its storage."""
+        """The id in the storage of the trial of each config in progress."""
         with _storage_errors(self._name):
             self._study = self._opened(saved, sampler)
             self._id = saved.storage.get_study_id_from_name(self._study.study_name)
@@ -226,7 +226,7 @@ class Study:
 
     def _made(self, chosen: int, state: TrialState, notes: Mapping[str, str], **told: Any) -> int:
         """Makes a trial in the storage, in one piece: Optuna's own `ask` writes each parameter by
-        itself, which takes five times as long. Returns its number there."""
+        itself, which takes five times as long. Returns its id there."""
         made = optuna.trial.create_trial(
             state=state,
             params=self._candidates.params(chosen),

@@ -75,7 +75,7 @@ class Seat:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables of its process, such as CUDA_VISIBLE_DEVICES."""
     rank: int = 0
-    """Its place among the workers of this host."""
+    """Its place among the workers that begin together: each begins with another workload."""
 
 
 def work(seat: Seat) -> str | None:
@@ -136,6 +136,7 @@ def _begin_model(
     """Lets the model begin with the workload that this worker probably searches first."""
     now = standings(items.begin(study.notes), study.slices())
     gains = allocate.expected_gains(now)
+    now = [each for each in now if not each.is_busy and gains[each.key] > 0.0]
     now.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
     keys = [each.key for each in now[rank : rank + 1]]
     for item in (each for each in items.items if each.key in keys):

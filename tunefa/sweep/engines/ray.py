@@ -73,7 +73,8 @@ class Engine:
             )
         if not plan.measured:
             count = min(count, len(plan.weights) * len(plan.targets))
-        return [Seat(place, study, f"{name} {number} of Ray") for number in range(1, count + 1)]
+        names = [f"{name} {number} of Ray" for number in range(1, count + 1)]
+        return [Seat(place, study, each, rank=rank) for rank, each in enumerate(names)]
 
     def start(self, seat: Seat) -> None:
         """Starts an actor."""
