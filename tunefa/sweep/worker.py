@@ -52,13 +52,11 @@ before it is known to be needed."""
 READY_SLICES = 2
 """So many slices that are ready for the GPU are enough."""
 _MODELS = 3
-"""The processes that list configs and ask the cost model, so that kernels need not wait for each
-other: up to four kernels of an op have thousands of configs."""
+"""The processes that list configs and ask the cost model, so that kernels wait less for others."""
 _PAUSE_S = 0.1
 """Between two looks of a worker at its slices, and at the study."""
 _SWITCH_S = 0.0002
-"""After so long, a thread of a slice that prepares lets that of the slice with the GPU go on, which
-waits for it up to four times for each config."""
+"""After so long, a thread that prepares a slice lets that of the slice with the GPU go on."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +134,10 @@ def _begin_model(
     """Lets the model begin with the workload that this worker probably searches first."""
     now = standings(items.begin(study.notes), study.slices())
     gains = allocate.expected_gains(now)
-    now = [each for each in now if not each.is_busy and gains[each.key] > 0.0]
-    now.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
-    keys = [each.key for each in now[rank : rank + 1]]
-    for item in (each for each in items.items if each.key in keys):
+    free = [each for each in now if not each.is_busy and gains[each.key] > 0.0]
+    free.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
+    likely = {each.key for each in free[rank : rank + 1]}
+    for item in [item for item in items.items if item.key in likely]:
         kernels = serving(plan, item.workload, item.target)
         model.begin([Case(kernel, item.workload, item.target) for kernel in kernels])
 
@@ -153,7 +151,9 @@ def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
     place = Place(cores=share.compilers)
     compilers = pool.compilers(share.processes, place=place)
     with Workers(1) as bench, compilers, contextlib.ExitStack() as stack:
-        measured.warm_up(bench)  # which takes seconds, while the first search lists its configs
+        measured.warm_up(bench)  # both take seconds, while the first search lists its configs
+        if share.compilers:
+            pool.warm_up(compilers, "gluon")  # and Triton with it
         models = [stack.enter_context(Workers(1, place=place)) for _ in range(_MODELS)]
         yield Processes(bench, compilers, ModelProcess(*models) if share.compilers else None)
 
