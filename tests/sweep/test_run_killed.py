@@ -103,6 +103,7 @@ def _whole(home: Path) -> None:
     slices = held.slices()
     assert not any(each.is_running for each in slices)
     lost = [each for each in slices if each.found is None]
-    assert len(lost) >= 5 and not any(each.counts for each in lost)
+    assert len(lost) >= 5
+    assert not [each.lost for each in lost if each.counts]
     journals = {each.found["journal"] for each in slices if each.found is not None}
     assert len(journals) == len(WEIGHTS)  # each continued its own

@@ -9,7 +9,7 @@ from optuna.trial import TrialState, create_trial
 
 from tests.support.clock import Clock
 from tunefa.sweep.host_process import HostProcess
-from tunefa.sweep.slices import LOST_S, Slice, Watch
+from tunefa.sweep.slices import GONE_S, LOST_S, Slice, Watch
 
 ELSEWHERE = HostProcess("elsewhere", 1, "2", "GPU 0")
 
@@ -27,10 +27,14 @@ def test_a_slice_is_read_from_a_trial() -> None:
     assert running(ELSEWHERE).is_running and running(ELSEWHERE).took_s == 0.0
 
 
-def test_a_process_of_this_host_is_lost_when_it_has_ended() -> None:
-    here = HostProcess.here()
+def test_a_process_of_this_host_is_lost_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, here = Clock().drive(monkeypatch), HostProcess.here()
     gone = replace(here, started="0")
     assert Watch().lost([running(here), running(gone)]) == [running(gone)]
+    patient = Watch(GONE_S)
+    assert patient.lost([running(here), running(gone)]) == []
+    clock.now += GONE_S
+    assert patient.lost([running(here), running(gone)]) == [running(gone)]
 
 
 def test_one_of_another_host_is_lost_when_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ BEAT_S = 5.0
 """The seconds between two signs of life of a worker."""
 LOST_S = 30.0
 """A worker of another host that gives no sign of life for so long is taken to be lost."""
+GONE_S = 1.0
+"""A worker waits so long before it counts the end of another one as a failure: the workers of a sweep
+that is killed do not end all at once."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Slice:
 class Watch:
     """Notices which running slices have lost their workers."""
 
+    gone_s: float = 0.0
+    """For so long a process of this host must have ended."""
     _seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
     """By slice: its last sign of life, and the `time.monotonic` at which it was seen first."""
 
@@ -79,11 +84,15 @@ class Watch:
         return [each for each in slices if each.is_running and self._is_lost(each)]
 
     def _is_lost(self, each: Slice) -> bool:
-        if each.worker.is_here:
-            return each.worker.has_ended
-        now, sign = time.monotonic(), each.beat.get("at")
-        before = self._seen.get(each.number)
+        if not each.worker.is_here:
+            return self._unchanged_s(each.number, each.beat.get("at")) > LOST_S
+        has_ended = each.worker.has_ended
+        return has_ended and self._unchanged_s(each.number, "ended") >= self.gone_s
+
+    def _unchanged_s(self, number: int, sign: Any) -> float:
+        """For how many seconds this has been the last sign of life of a slice."""
+        now, before = time.monotonic(), self._seen.get(number)
         if before is None or before[0] != sign:
-            self._seen[each.number] = sign, now
-            return False
-        return now - before[1] > LOST_S
+            self._seen[number] = sign, now
+            return 0.0
+        return now - before[1]

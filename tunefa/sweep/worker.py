@@ -39,7 +39,7 @@ from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.requests import Items, request, serving
-from tunefa.sweep.slices import Slice, Watch
+from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
 ASIDE = "aside: "
@@ -168,7 +168,7 @@ class _Worker:
     shared: Processes | None
     clock: Clock
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = field(default_factory=lambda: Watch(GONE_S))
 
     def __post_init__(self) -> None:
         self.amounts = self.clock.amounts(self.plan.measured)
