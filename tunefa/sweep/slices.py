@@ -16,8 +16,8 @@ BEAT_S = 5.0
 LOST_S = 30.0
 """A worker of another host that gives no sign of life for so long is taken to be lost."""
 GONE_S = 1.0
-"""A worker waits so long before it counts the end of another one as a failure: the workers of a sweep
-that is killed do not end all at once."""
+"""A worker waits so long before it counts the end of another one as a failure: the workers of a
+sweep that is killed do not end all at once."""
 
 
 @dataclass(frozen=True)
