@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.hopper_on_cpu import hopper, seen
+from tests.support.resizable_launch import start
 from tunefa.compile.launch.prepared import PreparedLaunch
 from tunefa.runtime import family_plans, planning
 from tunefa.runtime import plan as plans
@@ -81,7 +82,7 @@ def compare(runtime: Runtime, cuda: Any, given: Tensors, options: Options) -> bo
     sizes = [each.size for each in launch.parameters]
     expected = seen(cuda, sizes, lambda: launch(*tensors))
     addresses = [*map(torch.Tensor.data_ptr, tensors)]
-    got = seen(cuda, sizes, lambda: quick._binary.launch(quick._resizing, addresses))
+    got = seen(cuda, sizes, lambda: start(quick._binary.launch, quick._resizing, addresses))
     _same(launch, got, expected)
     bound = quick.own.launches.launch
     assert isinstance(bound, PreparedLaunch) and bound.key == launch.key

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.support.cache_families import CacheCalls, made_anew
 from tests.support.hopper_on_cpu import hopper, seen
+from tests.support.resizable_launch import start
 from tunefa.compile.languages import cuda as language
 from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
@@ -58,7 +59,7 @@ def test_the_driver_gets_what_launches_of_these_sizes_give_it(
         for launch, resizing, own in zip(ours, resizings, theirs, strict=True):
             sizes = [each.size for each in own.parameters]
             expected = seen(cuda, sizes, partial(own, *tensors))
-            assert seen(cuda, sizes, partial(launch, resizing, addresses)) == expected
+            assert seen(cuda, sizes, partial(start, launch, resizing, addresses)) == expected
 
 
 def test_a_call_starts_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

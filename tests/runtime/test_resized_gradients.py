@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.support.gradient_calls import Asked, GradientCalls, made_anew, plan_of, resized
 from tests.support.hopper_on_cpu import hopper, seen
+from tests.support.resizable_launch import start
 from tunefa.compile.languages import cuda as language
 from tunefa.compile.launch.lengths import GradientSizes
 from tunefa.compile.launch.steps import Steps
@@ -47,7 +48,7 @@ def compare(
     for launch, resizing, own in zip(ours, sized.resizings, steps.launches, strict=True):
         sizes = [each.size for each in own.parameters]
         expected = seen(cuda, sizes, partial(own, *made))
-        got = seen(cuda, sizes, partial(launch, resizing, addresses))
+        got = seen(cuda, sizes, partial(start, launch, resizing, addresses))
         same(own, got, expected)
 
 

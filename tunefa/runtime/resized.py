@@ -49,10 +49,19 @@ class Tables:
         self.device_bytes = sum(each.untyped_storage().nbytes() for each in tensors)
 
     def meet(self, stream: int, device: int) -> None:
-        """Tells PyTorch not to reuse the tables' memory before this stream has finished."""
+        """Tells PyTorch not to reuse the tables' memory before this stream has finished, once for
+        each stream. It is the current one of the device."""
+        if not self.tensors or stream in self.streams:
+            return
         for table in self.tensors:
             table.record_stream(torch.cuda.current_stream(device))
         self.streams.add(stream)
+
+
+def shape_in(layout: str, sizes: Sizes) -> tuple[int, ...]:
+    """Returns the shape of a dense tensor of these sizes in the layout of a call."""
+    batch, heads, rows, columns, *_ = sizes
+    return batch, *((heads, rows) if layout == "bhsd" else (rows, heads)), columns
 
 
 def _kept() -> BoundedCache[Tables]:
@@ -173,10 +182,9 @@ class ResizedPlan(Followed):
         sizes = self._resizing.sizes
         is_like = sizes[0][3] == sizes[3][3] and q.is_contiguous()
         out = torch.empty_like(q) if is_like else self._new_out(q)  # new_empty takes twice the time
-        launch, tables = self._binary.launch, self._tables
+        launch = self._binary.launch
         stream = launch.driver.current_stream(facts.device)
-        if tables.tensors and stream not in tables.streams:
-            tables.meet(stream, facts.device)
+        self._tables.meet(stream, facts.device)
         at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
         if torch._C._cuda_getDevice() == facts.device:
             launch.start(stream, self._written, at)
@@ -188,9 +196,7 @@ class ResizedPlan(Followed):
         return out
 
     def _new_out(self, q: Tensor) -> Tensor:
-        batch, heads, rows, columns, *_ = self._resizing.sizes[3]
-        of_rows = (heads, rows) if self._facts.layout == "bhsd" else (rows, heads)
-        return q.new_empty((batch, *of_rows, columns))
+        return q.new_empty(shape_in(self._facts.layout, self._resizing.sizes[3]))
 
     @property
     def own(self) -> KernelPlan:

@@ -20,7 +20,7 @@ from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
 from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import Launches, all_heads_first
-from tunefa.runtime.resized import SHARED_CALLS
+from tunefa.runtime.resized import SHARED_CALLS, shape_in
 from tunefa.spec.rounding import round_up
 
 SCRATCH = 2
@@ -141,11 +141,9 @@ class ResizedCachePlan(Followed):
             4 * round_up(math.prod(shapes[1]), 64),
         )
         self._bytes = partial, partial + rest, partial + rest + 4 * batch * heads * rows
-        """Where each part of the memory for splits and for an unread lse ends."""
+        """The ends of the parts of the memory: two for splits, and one for an unread lse."""
         self._is_like_q = sizes.tensors[0][3] == columns
-        is_heads_first = owner.options.layout == "bhsd"
-        of_rows = (heads, rows) if is_heads_first else (rows, heads)
-        self._shape = batch, *of_rows, columns
+        self._shape = shape_in(owner.options.layout, sizes.tensors[3])
         self._calls = 0
         self._own: KernelCachePlan | None = None
 

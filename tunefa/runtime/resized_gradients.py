@@ -188,8 +188,7 @@ class ResizedGradientPlan(Followed):
         read = q, k, v, given.out, given.lse, given.grad_out, dlse
         addresses = [*map(Tensor.data_ptr, (*read, *grads))]
         stream = driver.current_stream(facts.device)
-        if tables.tensors and stream not in tables.streams:
-            tables.meet(stream, facts.device)
+        tables.meet(stream, facts.device)
 
         def start(memory: int) -> None:
             launches.start(stream, written, (*addresses, *layout.at(memory)))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.support.fake_cuda import FakeCuda
+from tests.support.resizable_launch import start
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
 from tunefa.compile.launch.driver import TensorMap
 from tunefa.compile.launch.prepared import Entry, PreparedLaunch
@@ -69,7 +70,7 @@ def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any
         tensors = three()
         for resizing in (FIRST, OTHER, OTHER, FIRST):
             cuda.stream += 1
-            quick(resizing, addresses(tensors))
+            start(quick, resizing, addresses(tensors))
             maps = dict.fromkeys(each[1:] for each in cuda.encoded)
             quick.bound(resizing)(*tensors)
             assert cuda.started[-2] == cuda.started[-1]
@@ -80,22 +81,22 @@ def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any
 def test_maps_are_written_where_something_changed() -> None:
     cuda, _, quick = resizable(PLAIN)
     tensors = three()
-    quick(FIRST, addresses(tensors))
-    quick(FIRST, addresses(tensors))
+    start(quick, FIRST, addresses(tensors))
+    start(quick, FIRST, addresses(tensors))
     assert len(cuda.encoded) == 2
-    quick(OTHER, addresses(tensors))
+    start(quick, OTHER, addresses(tensors))
     assert len(cuda.encoded) == 4
     (place, dtype, address, shape, strides, box, _, modes) = cuda.encoded[-1]
     assert (place, dtype, address) == (0, 9, tensors[1].data_ptr())
     assert (shape, strides) == ((64, 9, 8, 1), (1024, 128, 102400))
     assert (box, modes) == ((64, 64, 1, 1), (0, 3, 2, 0))
-    quick(OTHER, addresses([tensors[0], torch.empty(16), tensors[2]]))
+    start(quick, OTHER, addresses([tensors[0], torch.empty(16), tensors[2]]))
     assert len(cuda.encoded) == 5
 
 
 def test_equal_descriptors_have_one_map() -> None:
     cuda, _, quick = resizable([Descriptor(0, MAP), *PLAIN])
-    quick(FIRST, addresses(three()))
+    start(quick, FIRST, addresses(three()))
     assert len(cuda.encoded) == 2
     first, second, third = cuda.started[0].parameters[:3]
     assert first == second != third
@@ -104,7 +105,7 @@ def test_equal_descriptors_have_one_map() -> None:
 def test_a_thread_without_a_context_gets_one() -> None:
     cuda, _, quick = resizable(PLAIN)
     cuda.contexts = False
-    quick(FIRST, addresses(three()))
+    start(quick, FIRST, addresses(three()))
     assert cuda.bound == 1 and len(cuda.started) == 1
 
 
@@ -112,9 +113,9 @@ def test_errors_are_those_of_the_driver() -> None:
     cuda, _, quick = resizable(PLAIN)
     cuda.fails = True
     with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
-        quick(FIRST, addresses(three()))
+        start(quick, FIRST, addresses(three()))
     cuda.fails = False
-    quick(FIRST, addresses(three()))
+    start(quick, FIRST, addresses(three()))
     assert len(cuda.encoded) == 2
 
 
@@ -159,7 +160,7 @@ def test_numbers_may_be_fields_of_structures() -> None:
     assert quick is not None
     sizes = OTHER.sizes[0]
     for resizing in (Resizing(9, (*sizes[4:7], 7, 8, 9), (sizes,)), first):
-        quick(resizing, addresses(tensors))
+        start(quick, resizing, addresses(tensors))
         bound = quick.bound(resizing)
         assert bound is not None
         bound(*tensors)

@@ -20,6 +20,8 @@ from typing import Any
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
 from tunefa.spec.rounding import round_up
 
+as_argument = ctypes.c_void_p.from_param
+"""Makes an argument of an address. A c_void_p itself would be converted in each call."""
 STREAM_AT, ADDRESSES_AT = 32, 56
 _SIZES = struct.Struct("7I")
 

@@ -100,8 +100,7 @@ class PreparedLaunch:
         ]
         base = ctypes.addressof(self._block)
         pointers = (base, entry.function, base + parameters_at, None)
-        # A c_void_p itself would be converted in each call.
-        self._arguments = tuple(map(ctypes.c_void_p.from_param, pointers))
+        self._arguments = tuple(map(blocks.as_argument, pointers))
         # Attributes of this object are faster to look up.
         self._start, self._current_stream = driver.launch, driver.current_stream
         self._is_capturing = driver.is_capturing

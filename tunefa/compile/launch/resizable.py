@@ -28,8 +28,6 @@ Sizes = tuple[int, ...]
 """The shape of a tensor, with heads first if it has heads, then its strides, in elements."""
 AXES = 4
 _ENCODE = "cuTensorMapEncodeTiled"
-_POINTER = ctypes.c_void_p.from_param
-"""Converts an address once; a c_void_p is converted in each call that it is given to."""
 
 
 class Resizing(NamedTuple):
@@ -43,8 +41,8 @@ class Resizing(NamedTuple):
 
 
 Written = tuple[int, bytes, tuple[bytes, ...]]
-"""What a launch writes for the lengths of a call: its CTAs, its numbers, and the lengths and steps
-of each tensor map. A plain tuple is made in half of the time of one with names."""
+"""The CTAs of a call, its numbers, and the lengths and steps of each tensor map, as a launch writes
+them. A plain tuple is made in half of the time of one with names."""
 
 
 class ResizableLaunch:
@@ -68,7 +66,7 @@ class ResizableLaunch:
         self._parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._values_at = self._parameters_at + 8 * len(self._parameters)
         pointers = base, entry.function, base + self._parameters_at, None
-        self._arguments = tuple(map(_POINTER, pointers))
+        self._arguments = tuple(map(blocks.as_argument, pointers))
         self._pack_head = blocks.head(tensors).pack_into
         self._device, self._attributes = entry.device, overlap_attributes(entry)
         self._lock = threading.Lock()
@@ -81,7 +79,7 @@ class ResizableLaunch:
         memory = memoryview(self._block).cast("B")
         self._grid = memory[:4].cast("I")
         self._numbers = memory[self._values_at :][: self._packing.size]
-        self._start, self._current_stream = self.driver.launch, self.driver.current_stream
+        self._start = self.driver.launch
 
     @classmethod
     def of(
@@ -98,11 +96,6 @@ class ResizableLaunch:
             return None
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
-
-    def __call__(self, resizing: Resizing, addresses: Sequence[int]) -> None:
-        """Starts the kernel on tensors at these addresses, on the current stream of its device, the
-        current device."""
-        self.start(self._current_stream(self._device), self.written(*resizing), addresses)
 
     def written(self, ctas: int, numbers: Sequence[float], sizes: Sequence[Sizes]) -> Written:
         """Returns what `start` writes for the lengths of a call, which are those of `Resizing`."""
@@ -199,10 +192,10 @@ class _Map:
         """The address of the tensor; 0 before the first one."""
         self._written = b""
         lengths = ctypes.addressof(array)
-        arguments = parameter.map.arguments(_POINTER(self.place), self._tensor_at)
+        arguments = parameter.map.arguments(blocks.as_argument(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
-            *(_POINTER(lengths), _POINTER(lengths + 8 * rank)),
+            *(blocks.as_argument(lengths), blocks.as_argument(lengths + 8 * rank)),
             *arguments[6:],
         )
         self._encode: Any = driver.encode
