@@ -11,6 +11,8 @@ import torch
 from benchmarks.graphs import Call
 from tunefa.spec.workload import Workload
 
+MOST_COPIED_BYTES = 5e10
+
 
 def cudnn(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     """PyTorch's cuDNN attention; all sequences have all keys."""
@@ -42,6 +44,22 @@ def fa3(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     def call(number: int) -> None:
         q, k, v = (x.transpose(1, 2) for x in made[number][:3])
         library.flash_attn_func(q, k, v, causal=True, num_splits=0)
+
+    return call
+
+
+def tileops(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
+    """TileOPs, on copies in the layout that it needs: heads behind rows. It compiles a kernel for
+    each batch and number of heads, and chooses among several by the number of keys. Raises
+    ValueError where the copies do not fit beside the caches."""
+    attention = importlib.import_module("tileops.attention")
+    if workload.io_bytes * len(made) > MOST_COPIED_BYTES:
+        raise ValueError(f"copies of {workload} exceed {MOST_COPIED_BYTES / 1e9:.0f} GB")
+    run = attention.GQADenseFwdOp(sm_scale=workload.head_dim**-0.5)
+    caches = [[x.transpose(1, 2).contiguous() for x in each[:3]] for each in made]
+
+    def call(number: int) -> None:
+        run(*caches[number])
 
     return call
 
@@ -112,7 +130,7 @@ def flashinfer_latent(made: Sequence[tuple[Any, ...]], workload: Workload) -> Ca
     return call
 
 
-PEERS = {"cudnn": cudnn, "fa2": fa2, "fa3": fa3}
+PEERS = {"cudnn": cudnn, "fa2": fa2, "fa3": fa3, "tileops": tileops}
 ALL_PEERS = {*PEERS, "sdpa", "flashinfer"}
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/decode_peers.py: what is asked of FlashInfer, by a stand-in that computes it."""
+"""benchmarks/decode_peers.py: what is asked of FlashInfer and TileOPs, by stand-ins."""
 
 from __future__ import annotations
 
@@ -69,6 +69,38 @@ def test_flashinfer_is_planned_once_for_all_caches(text: str, cores: bool) -> No
     assert right.compare(made[0][3], made[0][4]).passed
 
 
+class Dense:
+    """TileOPs' dense attention, as its docstring says: heads behind rows, all contiguous."""
+
+    out: Any = None
+
+    def __init__(self, sm_scale: float) -> None:
+        self.scale = sm_scale
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        assert all(each.is_contiguous() for each in (q, k, v))
+        group = q.shape[2] // k.shape[2]
+        keys, values = (x.float().repeat_interleave(group, 2) for x in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * self.scale
+        found = torch.einsum("bhqk,bkhd->bhqd", scores.softmax(-1), values)
+        Dense.out = found.to(q.dtype)
+
+
+def test_tileops_gets_heads_behind_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("tileops.attention")
+    module.GQADenseFwdOp = Dense
+    monkeypatch.setitem(sys.modules, "tileops", ModuleType("tileops"))
+    monkeypatch.setitem(sys.modules, "tileops.attention", module)
+    workload = Workload.parse("decode_b3_h4_kv2_k37_d32")
+    made = [ops.of(workload).tensors(workload, "cpu", seed) for seed in range(2)]
+    decode_peers.tileops(made, workload)(1)
+    right = ops.of(workload).expected(workload, "normal", made[1], torch.float32)
+    assert right.compare(Dense.out, right.lse).passed
+    monkeypatch.setattr(decode_peers, "MOST_COPIED_BYTES", 1000.0)
+    with pytest.raises(ValueError, match="exceed 0 GB"):
+        decode_peers.tileops(made, workload)
+
+
 def test_several_queries_are_refused() -> None:
     workload = Workload.parse("decode_b3_h4_kv2_q2_k32_d32_page16")
     made = [ops.of(workload).tensors(workload, "cpu", 0)]
@@ -79,7 +111,7 @@ def test_several_queries_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("k64", {"cudnn", "fa2", "fa3"}),
+        ("k64", {"cudnn", "fa2", "fa3", "tileops"}),
         ("k64_page16", {"flashinfer"}),
         ("k64_e4m3cache", set()),
         ("k64_page16_e4m3cache", set()),
