@@ -107,6 +107,28 @@ def test_a_scale_is_prepared_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch)
     assert prepared == [0.5, 2.0], "later calls have a launch of their own"
 
 
+def test_a_scale_is_prepared_with_any_stride_of_a_single_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The output is made like q, whose batch stride does not count."""
+    runtime, cuda = hopper(monkeypatch, CUDA)
+    plans(runtime, 1)
+    given = CALLS.call(random.Random(0))
+    assert given.block_table is not None
+    alone = given._replace(
+        q=torch.empty(1, 8, 8, 128, dtype=torch.bfloat16)[:, :1],
+        seqlens=given.seqlens[:1],
+        block_table=given.block_table[:1],
+    )
+    assert alone.q.is_contiguous() and alone.q.stride(0) == 8 * 8 * 128
+    plan = runtime.caches.plan(alone, CALLS.options, None)
+    assert isinstance(plan, ResizedCachePlan)
+    started = len(cuda.started)
+    for scale in (0.5, 0.5, 2.0):
+        plan.run(alone, scale, None)
+    assert len(cuda.started) == started + 6
+
+
 def test_what_does_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, _ = hopper(monkeypatch, CUDA)
     ((plan, given),) = plans(runtime, 1)

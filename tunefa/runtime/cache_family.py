@@ -18,6 +18,7 @@ from tunefa.compile.contract import Compiled, Launch, LaunchSpec
 from tunefa.compile.launch import driver
 from tunefa.compile.launch import lengths as launch_lengths
 from tunefa.compile.launch.lengths import CacheSizes
+from tunefa.compile.launch.resizable import AXES
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
@@ -112,7 +113,10 @@ class CacheFamily:
         """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
         found = self._scales.get(scale)
         if found is None:
-            given = tensors()
+            given = list(tensors())
+            # `empty_like` keeps the stride of q's batch, which may be any where the batch is 1.
+            out = sizes.tensors[3]
+            given[3] = given[3].as_strided(out[:AXES], out[AXES:])
             launch = self.maker.launch(self.explain(sizes), scale, given)
             found = CacheLaunches.of(self.launches.lengths, launch, sizes, len(given))
             assert found is not None, "it does what the launch for the default scale does"
