@@ -3,14 +3,15 @@
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
                                 [--e4m3-cache] [--beside-pages 16 64] [-w WORKLOAD ...]
                                 [--config TREE_DEPTH=3,SPLIT_COST=16 ...]
-    python -m benchmarks.decode --mla --page-size 64 [--out FILE]   # multi-head latent attention
+    python -m benchmarks.decode --mla --page-size 64 [--batch-variant]   # latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 
 Of each point, `tunefa.decode_attention` and the peers run in turns, on the same tensors, as CUDA
 graphs: a graph calls one of them on several caches, one after the other, which are many times as
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
 Graphs are replayed in another random order in each round, and a figure is the median of them.
-tunefa runs with the config that its runtime takes, and libraries are no candidates. Each --config
+tunefa runs with the config that its runtime takes, and libraries are no candidates; with
+--batch-variant, bits may follow the batch, as those of FlashInfer do. Each --config
 is raced too: the default of attention_decode_cuda_sm90 with these parameters changed, or that of
 another kernel, as in `attention_decode_triton:MAX_SPLITS=16`; `KERNEL:` is its default. With
 --beside-pages tunefa also reads the same memory as pages of these sizes, in a random order over all
@@ -55,13 +56,15 @@ def ours(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
 
 def laid_out(made: Sequence[tuple[Any, ...]], workload: Workload) -> list[Any]:
     """Returns for each cache (q, k, v, out) with heads behind rows, then the lengths with the block
-    table if there is one, and the factors."""
+    table if there is one, and the call's options."""
     views = []
     for tensors in made:
         q, k, v, out, _, *more = tensors
-        descales = {"k_descale": more[-2], "v_descale": more[-1]} if workload.e4m3cache else {}
+        options = {"k_descale": more[-2], "v_descale": more[-1]} if workload.e4m3cache else {}
+        if workload.batchvariant:
+            options["batch_invariant"] = False
         lengths = more[: 1 + (workload.page_size is not None)]
-        views.append((*(x.transpose(1, 2) for x in (q, k, v, out)), lengths, descales))
+        views.append((*(x.transpose(1, 2) for x in (q, k, v, out)), lengths, options))
     return views
 
 
@@ -69,8 +72,8 @@ def called(views: Sequence[Any]) -> Call:
     """Calls tunefa on what `laid_out` returns."""
 
     def call(number: int) -> None:
-        q, k, v, out, lengths, descales = views[number]
-        tunefa.decode_attention(q, k, v, *lengths, out=out, **descales)
+        q, k, v, out, lengths, options = views[number]
+        tunefa.decode_attention(q, k, v, *lengths, out=out, **options)
 
     return call
 
@@ -81,10 +84,10 @@ def paged(page_size: int, made: Sequence[tuple[Any, ...]], workload: Workload) -
     if workload.page_size or workload.seqlen_k % page_size:
         raise ValueError(f"{workload} has no whole pages of {page_size}, or has pages already")
     views = []
-    for q, k, v, out, lengths, descales in laid_out(made, workload):
+    for q, k, v, out, lengths, options in laid_out(made, workload):
         pages = [each.view(-1, page_size, *each.shape[2:]) for each in (k, v)]
         numbers = torch.randperm(len(pages[0]), device=q.device).int()
-        views.append((q, *pages, out, [*lengths, numbers.view(workload.batch, -1)], descales))
+        views.append((q, *pages, out, [*lengths, numbers.view(workload.batch, -1)], options))
     return called(views)
 
 
@@ -125,6 +128,7 @@ def main() -> None:
     parser.add_argument("-w", "--workload", type=Workload.parse, nargs="+", help="these alone")
     parser.add_argument("--config", type=decode_configs.parsed, nargs="+")
     parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
+    parser.add_argument("--batch-variant", action="store_true", help="batch_invariant=False")
     given = parser.parse_args()
     if given.recorded:
         points = point_files.read(given.recorded)
@@ -160,6 +164,7 @@ def workloads(given: argparse.Namespace) -> list[Workload]:
         Workload.of(
             op="decode", batch=batch, heads=of_q, heads_kv=of_kv, seqlen_k=keys,
             page_size=given.page_size, mla=given.mla or None, e4m3cache=given.e4m3_cache,
+            batchvariant=given.batch_variant,
         )
         for (of_q, of_kv), batch, keys in itertools.product(heads, batches, lengths)
     ]  # fmt: skip
