@@ -17,13 +17,12 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
-from tests.support.processes import alive, none_left
+from tests.support.processes import Shared, alive, none_left
 from tunefa.compile import languages, workers
 from tunefa.compile import pool as compile_pool
 from tunefa.compile.contract import Compiled
@@ -62,7 +61,7 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_shared_compilers_finish_what_they_have_begun_and_nothing_else(faulty: Case) -> None:
     made: list[Future[Any]] = [Future() for _ in range(3)]
     left: Any = iter(made)
-    shared: Any = SimpleNamespace(
+    shared: Any = Shared(
         count=1, lasting=True, apart=False, submit=lambda *_: next(left), stop=pytest.fail,
         renew=pytest.fail,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,12 @@ from tests.support.tree import TREE
 from tunefa.compile import languages
 
 _PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.prepare()\n"
+
+
+class Shared(SimpleNamespace):
+    """Stands for `Workers`, which are told apart."""
+
+    __hash__ = object.__hash__
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:

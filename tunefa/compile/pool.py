@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
@@ -23,7 +25,7 @@ from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import KernelImportError
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Outcome, Resources, Trial
+from tunefa.spec.trial import Config, Outcome, Resources, Trial, identity
 from tunefa.spec.workload import Workload
 
 COMPILE_LIMIT_S = 60.0
@@ -37,12 +39,17 @@ MEMORY_BYTES = 2 * 2**30
 here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 
+_Compiling = Future[tuple[Outcome, Resources | None, float, str]]
+_begun: WeakKeyDictionary[Workers, dict[Any, _Compiling]] = WeakKeyDictionary()
+"""By case and config: what was begun before a search asked for it, see `CompilePool.begin`."""
+
+
 @dataclass(frozen=True)
 class Pending:
     """A config that is being compiled."""
 
     config: Config
-    future: Future[tuple[Outcome, Resources | None, float, str]]
+    future: _Compiling
 
     @property
     def was_stopped(self) -> bool:
@@ -137,10 +144,20 @@ class CompilePool:
     def submit(self, config: Config, can_wait: bool = False) -> Pending:
         """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
         result."""
+        begun = _begun.get(self._processes, {}).pop((self._case.names, identity(config)), None)
+        if begun is not None and not begun.cancelled():
+            return Pending(config, begun)
         task = (self._case.names, dict(config), self._also)
         later = (True,) if can_wait else ()
         future = self._processes.submit(_compile, task, COMPILE_LIMIT_S, *later)
         return Pending(config, future)
+
+    def begin(self, config: Config) -> None:
+        """Starts compiling a config, after others. The next pool of the same case and processes to
+        which the config is submitted has the result."""
+        future = self.submit(config, True).future
+        own = _begun.setdefault(self._processes, {})
+        own[self._case.names, identity(config)] = future
 
     def wait_for_one(self, pending: Iterable[Pending], wait_s: float) -> bool:
         """Waits up to `wait_s` seconds until one is compiled, and returns whether one is. The time
