@@ -2,25 +2,134 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
-from tunefa.search.gpu_turns import NoTurnLeft, Turns
+from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
+
+
+class Search:
+    """Has so many configs to try while it waits, and is ready when it is said to be."""
+
+    def __init__(self, gpu_turns: Turns, name: str, value: float, untried: int = 0) -> None:
+        self.turn, self.untried = gpu_turns.new(name, value), untried
+        self.is_ready = self.had_it = False
+        self.tried: list[str] = []
+        """What others tried and had until then, in a list that searches may share."""
+
+    def is_enough(self) -> bool:
+        return self.is_ready
+
+    def has_untried(self) -> bool:
+        return self.untried > 0
+
+    def try_one(self) -> None:
+        time.sleep(0.02)
+        self.untried -= 1
+        self.tried.append(self.turn.name)
+
+    def begun(self) -> threading.Thread:
+        def take() -> None:
+            with contextlib.suppress(NoTurnLeft), self.turn.taken(self):
+                self.had_it = True
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        return thread
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_searches_try_configs_while_none_is_ready() -> None:
+    gpu_turns = Turns()
+    low, high = (Search(gpu_turns, name, value, 2) for name, value in (("low", 1.0), ("high", 2.0)))
+    low.tried = high.tried
+    threads = [each.begun() for each in (low, high)]
+    until(lambda: len(high.tried) == 4)
+    other = "low" if high.tried[0] == "high" else "high"
+    assert high.tried[2:] == [other] * 2, "one after the other, each to its end"
+    assert not low.had_it and not high.had_it
+    low.is_ready = True
+    threads[0].join(5.0)
+    assert low.had_it and not high.had_it
+    gpu_turns.close("the end")
+
+
+def test_what_is_ready_comes_before_what_would_try() -> None:
+    gpu_turns = Turns()
+    ready, other = Search(gpu_turns, "ready", 1.0), Search(gpu_turns, "other", 9.0, 1)
+    ready.is_ready = True
+    with gpu_turns.new("first", 1.0).taken():
+        threads = [ready.begun(), other.begun()]
+        until(lambda: gpu_turns.count("ready") == 1)
+        assert other.tried == [], "the first has the GPU"
+        ready.tried = other.tried
+        take = ready.turn.end
+        ready.turn.end = lambda: (other.tried.append("ready"), take())  # type: ignore
+    threads[0].join(5.0)
+    until(lambda: len(other.tried) == 2)
+    assert other.tried == ["ready", "other"]
+    gpu_turns.close("the end")
+
+
+def test_a_search_that_waits_for_compilers_lends_the_gpu() -> None:
+    gpu_turns = Turns()
+    ready, first = Search(gpu_turns, "ready", 1.0, 2), gpu_turns.new("first", 1.0)
+    ready.is_ready = True
+    with first.taken():
+        thread = ready.begun()
+        until(lambda: gpu_turns.count("ready") == 1)
+        assert first.is_wanted and first.has_begun
+        before = gpu_turns.free_s
+        with first.lent():
+            until(lambda: ready.tried == ["ready"])
+        assert not ready.had_it and first.state == "timing"
+        tried = len(ready.tried)
+        time.sleep(0.05)
+        assert len(ready.tried) == tried, "no trial runs after the GPU was taken back"
+        assert gpu_turns.free_s == before, "some search has it"
+    thread.join(5.0)
+    assert ready.had_it
+
+
+def test_a_search_whose_trial_fails_leaves_the_gpu() -> None:
+    gpu_turns, wrong = Turns(), OSError("no space left")
+
+    class Fails(Search):
+        def try_one(self) -> None:
+            raise wrong
+
+    search = Fails(gpu_turns, "fails", 1.0, 1)
+    with pytest.raises(OSError, match="no space left"), search.turn.taken(search):
+        pass
+    search.turn.end()
+    with gpu_turns.new("next", 1.0).taken():
+        assert gpu_turns.count("timing") == 1
 
 
 def test_the_most_valuable_that_is_ready_comes_next() -> None:
-    gpu_turns, taken = Turns(), []
+    gpu_turns, taken = Turns(), list[str]()
     first = gpu_turns.new("first", 1.0)
     others = [
         gpu_turns.new(name, value) for name, value in (("low", 1.0), ("high", 5.0), ("slow", 9.0))
     ]
 
-    def take(turn: object, is_ready: bool) -> None:
-        with turn.taken(lambda: is_ready):  # type: ignore[attr-defined]
-            taken.append(turn.name)  # type: ignore[attr-defined]
+    def take(turn: Turn, is_ready: bool) -> None:
+        search = Search(Turns(), turn.name, 0.0)
+        search.is_ready = is_ready
+        with contextlib.suppress(NoTurnLeft), turn.taken(search):
+            taken.append(turn.name)
 
-    with first.taken(lambda: True):
+    with first.taken():
         arguments = zip(others, (True, True, False), strict=True)
         threads = [threading.Thread(target=take, args=each, daemon=True) for each in arguments]
         for thread in threads:
@@ -36,19 +145,19 @@ def test_the_most_valuable_that_is_ready_comes_next() -> None:
 
 def test_no_turn_begins_without_time_or_after_the_end() -> None:
     late = Turns(lambda: 2.0, least_s=3.0)
-    with pytest.raises(NoTurnLeft, match="the budget was used"), late.new("a", 1.0).taken(bool):
+    with pytest.raises(NoTurnLeft, match="the budget was used"), late.new("a", 1.0).taken():
         pass
     gpu_turns = Turns()
     gpu_turns.close("its worker has ended")
     turn = gpu_turns.new("a", 1.0)
-    with pytest.raises(NoTurnLeft, match="its worker has ended"), turn.taken(lambda: True):
+    with pytest.raises(NoTurnLeft, match="its worker has ended"), turn.taken():
         pass
     turn.end()
 
 
 def test_the_gpu_is_free_while_nobody_has_it() -> None:
     gpu_turns = Turns()
-    with gpu_turns.new("a", 1.0).taken(lambda: True):
+    with gpu_turns.new("a", 1.0).taken():
         before = gpu_turns.free_s
         assert gpu_turns.free_s == before > 0.0
     assert gpu_turns.free_s >= before

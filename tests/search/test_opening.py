@@ -5,14 +5,11 @@ Kernels, spaces and the cost model are real; times are like those of an H200, on
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.support.clock import Clock
 from tests.support.fake_objective import Seen, user_store
 from tests.support.simulated_device import Machine, Simulated
-from tunefa.compile.workers import Workers
 from tunefa.measure import measured
 from tunefa.search import opening, run
 from tunefa.search.budget import Budget
@@ -118,51 +115,3 @@ def test_a_library_that_leads_leaves_the_budget_to_those_that_may_win(
     result, counts, _ = searched("60s", clock, GLUON, TRITON, CUDNN)
     assert counts[GLUON] >= 40 and counts[TRITON] <= 16
     assert result.record is not None and result.record.kernel == CUDNN
-
-
-class Compiles:
-    """Is prepared when it is said to be."""
-
-    def __init__(self) -> None:
-        self.begun: list[int] = []
-        self.compiled: set[int] = set()
-
-    def prepare(self, config: Any, compilers: Workers) -> None:
-        self.begun.append(config)
-
-    def is_prepared(self, config: Any) -> bool:
-        return config in self.compiled
-
-
-def made(objective: Any, count: int) -> list[tuple[Any, Any]]:
-    """So many configs, which are numbers here."""
-    return [(objective, number) for number in range(count)]
-
-
-def test_a_part_of_the_compilers_prepares_until_the_search_has_the_gpu() -> None:
-    objective: Any = Compiles()
-    with Workers(9) as compilers:
-        prepared: Any = opening._Preparation(compilers, made(objective, 2), 2)
-        assert not prepared.is_enough() and objective.begun == [0, 1], "before others are known"
-        prepared.left += made(objective, 14)[2:]
-        assert not prepared.is_enough() and objective.begun == [0, 1, 2]
-        objective.compiled |= {1, 2}
-        assert not prepared.is_enough() and objective.begun == [0, 1, 2, 3, 4]
-        objective.compiled |= {3, 4, 5}
-        for _ in range(3):
-            assert not prepared.is_enough(), "a default is missing"
-        objective.compiled |= {0}
-        assert prepared.is_enough(), "half of what the leader has"
-        prepared.begin_all()
-        assert objective.begun == list(range(14))
-
-
-def test_a_small_kernel_is_ready_with_half_of_its_configs() -> None:
-    objective: Any = Compiles()
-    with Workers(9) as compilers:
-        prepared = opening._Preparation(compilers, made(objective, 3), 1)
-        prepared.is_enough()
-        objective.compiled |= {0}
-        assert not prepared.is_enough()
-        objective.compiled |= {1}
-        assert prepared.is_enough()

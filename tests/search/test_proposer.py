@@ -39,6 +39,12 @@ def test_what_was_asked_early_comes_first() -> None:
     assert strategy.told == [{"A": "a"}]
 
 
+def test_what_was_tried_before_its_turn_is_not_asked_for_again() -> None:
+    early = proposer.AskedEarly(Letters(), [{"A": "a"}, {"A": "b"}])
+    early.tell(Trial({"A": "a"}, "ok", predicted_us=1.0))
+    assert [early.ask(), early.ask()] == [{"A": "b"}, {"A": "c"}]
+
+
 @pytest.mark.parametrize(
     ("behind", "left_s", "lost"),
     [(True, 2 * LOOK_S - 1, True), (True, 2 * LOOK_S + 1, False), (False, 1.0, False)],
@@ -65,3 +71,6 @@ def test_the_opening_s_trial_is_known_once() -> None:
     assert part.tried == []
     assert Part(case, part.feasible, [], part.first, [], 1.0, opened).tried == [opened]
     assert Part(case, part.feasible, [], part.first, [opened], 1.0, opened).tried == [opened]
+    early = Trial({"A": "a"}, "ok", samples_us=(19.0,))
+    made = Part(case, part.feasible, [], part.first, [], 1.0, opened, early=[early])
+    assert made.tried == [opened, early]

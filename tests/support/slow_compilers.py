@@ -26,7 +26,9 @@ from tunefa.sweep.cores import Share
 from tunefa.sweep.plan import Plan
 
 QUICK, SLOW = "attention_fwd_cuda_sm80", "attention_bwd_cuda_sm90"
-COMPILE_S = {QUICK: 1.0, SLOW: 5.0}
+LATE = "attention_fwd_cuda_sm90"
+"""A kernel of QUICK's workloads."""
+COMPILE_S = {QUICK: 1.0, SLOW: 5.0, LATE: 8.0}
 JUDGE_S, RACE_S = 0.1, 0.6
 PROCESSES = 6
 AMOUNTS = Amounts(1.0, 3.0, first=0.5)

@@ -31,7 +31,7 @@ def test_notes_of_an_older_sweep_are_read() -> None:
 def test_the_gpu_is_free_while_no_search_has_it() -> None:
     gpu_turns = Turns()
     time.sleep(0.05)
-    with gpu_turns.new("a", 1.0).taken(lambda: True):
+    with gpu_turns.new("a", 1.0).taken():
         found = gpu_time.measured(1.0, Processes(Workers(1), Workers(1)), gpu_turns)
         time.sleep(0.05)
         assert gpu_time.measured(1.0, Processes(Workers(1), Workers(1)), gpu_turns) == found

@@ -16,6 +16,7 @@ from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
+from tunefa.search import preparation
 from tunefa.search import run as searching
 from tunefa.search.budget import Budget
 from tunefa.search.model_process import ModelProcess
@@ -27,7 +28,7 @@ from tunefa.store import journal
 from tunefa.store import results as store
 from tunefa.store.results import Store
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import health, item_state, worker
+from tunefa.sweep import health, item_state, processes, worker
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.requests import Items
@@ -143,7 +144,7 @@ def test_a_gpu_that_is_put_aside_leaves_its_work(
 
     monkeypatch.setattr(searching, "search", alone)
     shared = Processes(Workers(1), Workers(1))
-    monkeypatch.setattr(worker, "_processes", lambda plan, share: contextlib.nullcontext(shared))
+    monkeypatch.setattr(processes, "shared", lambda plan, share: contextlib.nullcontext(shared))
     assert worker.work(seat(held)) == "it throttles"
     (only,) = held.slices()
     assert "worker 1 is put aside" in only.lost and not only.counts and not only.is_running
@@ -192,8 +193,8 @@ def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [1024]), (2, [256]), (3, [])])
-def test_the_model_begins_with_what_a_worker_probably_gets(
-    tmp_path: Path, rank: int, expected: list[int]
+def test_it_begins_with_the_workload_that_it_probably_gets(
+    tmp_path: Path, rank: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Model:
         def __init__(self) -> None:
@@ -204,5 +205,12 @@ def test_the_model_begins_with_what_a_worker_probably_gets(
 
     held, model = begun(tmp_path), Model()
     items = Items.of(held.plan, worker.targets(held.plan))
-    worker._begin_model(held, held.plan, items, cast(ModelProcess, model), rank)
-    assert model.begun == expected
+    compiled: list[int] = []
+    monkeypatch.setattr(
+        preparation,
+        "begin_defaults",
+        lambda cases, compilers: compiled.extend(case.workload.seqlen_q for case in cases),
+    )
+    shared = Processes(Workers(1), Workers(1))
+    processes.begin(held, items, shared, cast(ModelProcess, model), rank)
+    assert model.begun == compiled == expected

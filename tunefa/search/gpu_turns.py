@@ -2,7 +2,8 @@
 
 A search has much to do before it times anything: it lists its configs, asks the cost model for all
 of them, and lets compilers work for seconds. So several are begun, and each asks for the GPU when
-it has something to time. The GPU goes to the most valuable of those that are ready.
+it has something to time. The GPU goes to the most valuable of those that are ready. While none is,
+or the one that has it waits for compilers, others time what is compiled of theirs already.
 """
 
 from __future__ import annotations
@@ -12,12 +13,28 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 from tunefa.errors import TunefaError
 
 _LOOK_S = 0.02
 """Between two looks at whether a search has something to time."""
+_State = Literal["preparing", "compiling", "ready", "trying", "timing", "lending", "over"]
+"""`trying`: it waits for its turn, and tries a config that is compiled meanwhile. `lending`: it has
+the GPU, waits for compilers, and lets others try theirs."""
+
+
+class Waiting(Protocol):
+    """What a search does while it waits for the GPU."""
+
+    def is_enough(self) -> bool:
+        """Lets compilers go on. Returns whether enough is compiled."""
+
+    def has_untried(self) -> bool:
+        """Returns whether a config is compiled and was not tried."""
+
+    def try_one(self) -> None:
+        """Tries such a config on the GPU."""
 
 
 class NoTurnLeft(TunefaError):
@@ -29,24 +46,47 @@ class Turn:
 
     def __init__(self, gpu_turns: Turns, name: str, value: float) -> None:
         self.name, self.value = name, value
-        self.state: Literal["preparing", "compiling", "ready", "timing", "over"] = "preparing"
+        self.state: _State = "preparing"
+        self.may_try = False
         self._turns = gpu_turns
 
     @contextlib.contextmanager
-    def taken(self, is_ready: Callable[[], bool]) -> Iterator[None]:
-        """Waits until `is_ready()` and the GPU is free. The search has the GPU in the context.
+    def taken(self, waiting: Waiting | None = None) -> Iterator[None]:
+        """Waits until enough is compiled and the GPU is free; with None, until it is free. The
+        search has the GPU in the context.
 
-        Raises NoTurnLeft if there is no time left for it.
+        Configs may be tried before. Raises NoTurnLeft if there is no time left for it, and what
+        `Waiting.try_one` raises.
         """
-        self._turns.begin(self, is_ready)
+        self._turns.begin(self, waiting)
         try:
             yield
         finally:
             self.end()
 
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Lets other searches try their configs in the context, one by one. At its end it waits for
+        the last of them."""
+        self._turns.lend(self)
+        try:
+            yield
+        finally:
+            self._turns.take_back(self)
+
     def end(self) -> None:
         """Leaves the GPU to others; a search that fails may not have had it."""
         self._turns.end(self)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has the GPU."""
+        return self.state in ("timing", "lending")
+
+    @property
+    def waiting(self) -> int:
+        """How many searches wait for the GPU or prepare for it, with this one if it does."""
+        return self._turns.count("preparing", "compiling", "trying", "ready")
 
     @property
     def left_s(self) -> float:
@@ -70,6 +110,7 @@ class Turns:
         self.left_s, self._least_s = left_s, least_s
         self._changed = threading.Condition()
         self._turns: list[Turn] = []
+        self._tried: Turn | None = None  # the last that tried a config
         self._why_closed = ""
         self._free_s, self._free_since = 0.0, time.monotonic()
 
@@ -91,10 +132,10 @@ class Turns:
             self._why_closed = self._why_closed or why
             self._changed.notify_all()
 
-    def count(self, state: str) -> int:
-        """Returns how many searches are in a state."""
+    def count(self, *states: _State) -> int:
+        """Returns how many searches are in one of these states."""
         with self._changed:
-            return sum(turn.state == state for turn in self._turns)
+            return sum(turn.state in states for turn in self._turns)
 
     @property
     def free_s(self) -> float:
@@ -105,33 +146,79 @@ class Turns:
 
     @property
     def _timing(self) -> bool:
-        return any(turn.state == "timing" for turn in self._turns)
+        return self._is_any("timing", "trying", "lending")
 
-    def begin(self, turn: Turn, is_ready: Callable[[], bool]) -> None:
+    def _is_any(self, *states: _State) -> bool:
+        return any(turn.state in states for turn in self._turns)
+
+    def begin(self, turn: Turn, waiting: Waiting | None) -> None:
         """Waits until a turn begins, see `Turn.taken`."""
-        turn.state = "compiling"
         while True:
-            if is_ready():  # also when it was before: it may let compilers go on
-                turn.state = "ready"
+            state: _State = "ready" if waiting is None or waiting.is_enough() else "compiling"
+            turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
                 if self._why_closed or self.left_s() < self._least_s:
                     raise NoTurnLeft(self._why_closed or "the budget was used before its turn")
+                turn.state = state
                 if not self._timing and turn is self._first():
-                    self._free_s += time.monotonic() - self._free_since
-                    turn.state = "timing"
+                    self._take(turn, "timing")
                     return
-                self._changed.wait(_LOOK_S)
+                tries = self._may_try(turn)
+                if tries:
+                    self._take(turn, "trying")
+                else:
+                    self._changed.wait(_LOOK_S)
+            if tries and waiting is not None:
+                waiting.try_one()
+                self._leave(turn, state)
+
+    def _may_try(self, turn: Turn) -> bool:
+        """Whether a search that waits may try a config: none is ready, or the GPU is lent."""
+        if self._is_any("timing", "trying"):
+            return False
+        if self._is_any("ready") and not self._is_any("lending"):
+            return False
+        willing = [each for each in self._turns if each.may_try]
+        if self._tried in willing:  # the bench makes the tensors of each workload anew
+            return turn is self._tried
+        return turn is max(willing, key=lambda each: each.value, default=None)
 
     def _first(self) -> Turn | None:
         ready = [turn for turn in self._turns if turn.state == "ready"]
         return max(ready, key=lambda turn: turn.value, default=None)
 
+    def _take(self, turn: Turn, state: _State) -> None:
+        if state == "trying":
+            self._tried = turn
+        turn.may_try = False
+        if not self._timing:
+            self._free_s += time.monotonic() - self._free_since
+        turn.state = state
+
+    def _leave(self, turn: Turn, state: _State) -> None:
+        with self._changed:
+            turn.state = state
+            if not self._timing:
+                self._free_since = time.monotonic()
+            self._changed.notify_all()
+
+    def lend(self, turn: Turn) -> None:
+        """Begins to lend the GPU, see `Turn.lent`."""
+        self._leave(turn, "lending")
+
+    def take_back(self, turn: Turn) -> None:
+        """Ends lending, see `Turn.lent`."""
+        with self._changed:
+            turn.state = "timing"  # so no other trial begins
+            self._changed.wait_for(lambda: not self._is_any("trying"))
+
     def end(self, turn: Turn) -> None:
         """Ends a turn, whether it has begun or not."""
         with self._changed:
-            if turn.state == "timing":
-                self._free_since = time.monotonic()
+            had_it = turn.state in ("timing", "trying", "lending")
             if turn.state != "over":
                 turn.state = "over"
                 self._turns.remove(turn)
+            if had_it and not self._timing:
+                self._free_since = time.monotonic()
             self._changed.notify_all()

@@ -173,12 +173,20 @@ class Share:
         if self.turn is None or not right:
             return False
         until = time.monotonic() + left_s
-        while not evaluator.is_ready(min(_PATIENCE_S, max(0.0, until - time.monotonic()))):
+        while not _is_ready(evaluator, self.turn, min(_PATIENCE_S, until - time.monotonic())):
             if self.turn.is_wanted:
                 return True
             if time.monotonic() >= until:
                 break
         return False
+
+
+def _is_ready(evaluator: Objective, turn: Turn, wait_s: float) -> bool:
+    """Whether a config in progress is compiled; waits for one, and lends the GPU meanwhile."""
+    if evaluator.is_ready(0.0):
+        return True
+    with turn.lent():
+        return evaluator.is_ready(max(0.0, wait_s))
 
 
 def patience(objective: ObjectiveKind) -> int:

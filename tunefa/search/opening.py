@@ -12,13 +12,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tunefa.compile.pool import compilers, warm_up
 from tunefa.compile.workers import Workers
 from tunefa.measure.objective import Objective
 from tunefa.search import parts, proposer
 from tunefa.search.parts import Part
+from tunefa.search.preparation import LEADER, OTHERS, Entrant, Preparation
 from tunefa.search.state import SearchState
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Case
@@ -27,14 +28,6 @@ from tunefa.spec.trial import Config, Trial
 OPENING_SHARE = 0.25
 """The share of the budget after which a default that is still compiled is waited for no longer, if
 another kernel has a right config."""
-LEADER, OTHERS = 8, 4
-"""The configs of the leading kernel, and of each other one, that are compiled while another search
-has the GPU. They bound what is compiled in vain where a workload gets no turn. The first four of a
-kernel do not depend on each other's times, so to choose them early costs nothing."""
-PART_OF_COMPILERS = 3
-"""One of so many parts of the compilers works for a search that waits for the GPU."""
-Entrant = tuple[Part, Objective]
-"""The part of a kernel, and what evaluates its configs."""
 
 
 def entered(
@@ -54,9 +47,10 @@ def entered(
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
     shared = state.compilers or stack.enter_context(compilers(count))
     if state.turn is not None:
-        entrants, prepared = _prepared(state, entrants, shared)
-        stack.enter_context(state.turn.taken(prepared.is_enough))
+        prepared = _prepared(state, entrants, shared)
+        stack.enter_context(state.turn.taken(prepared))
         prepared.begin_all()
+        entrants = prepared.entrants
         state.request = replace(request, budget=request.budget.from_now(state.turn.left_s))
         idle = 0
     else:
@@ -109,57 +103,17 @@ def _asked_early(state: SearchState, part: Part, count: int) -> tuple[Part, list
     return replace(part, strategy=proposer.AskedEarly(strategy, configs)), configs
 
 
-@dataclass
-class _Preparation:
-    """The work of compilers for a search that waits for the GPU. A part of them must do, so that
-    slow ones do not hold up other searches."""
-
-    compilers: Workers
-    left: list[tuple[Objective, Config]]
-    """The configs that are not begun yet, the defaults first."""
-    defaults: int
-    begun: list[tuple[Objective, Config]] = field(default_factory=list)
-
-    def is_enough(self) -> bool:
-        """Lets compilers go on. Returns whether all defaults are compiled, and as many of the rest
-        as half of the leader's."""
-        done = [each.is_prepared(config) for each, config in self.begun]
-        most = max(1, self.compilers.count // PART_OF_COMPILERS)
-        self._begin(most - done.count(False))
-        others = len(self.begun) + len(self.left) - self.defaults
-        compiled = sum(done[self.defaults :])
-        enough = 2 * compiled >= min(LEADER, others)
-        return enough and sum(done[: self.defaults]) == self.defaults
-
-    def begin_all(self) -> None:
-        """Lets all compilers work for it: it has the GPU."""
-        self._begin(len(self.left))
-
-    def _begin(self, count: int) -> None:
-        for _ in range(min(len(self.left), count)):
-            objective, config = self.left.pop(0)
-            objective.prepare(config, self.compilers)
-            self.begun.append((objective, config))
-
-
-def _prepared(
-    state: SearchState, entrants: Sequence[Entrant], shared: Workers
-) -> tuple[list[Entrant], _Preparation]:
+def _prepared(state: SearchState, entrants: Sequence[Entrant], shared: Workers) -> Preparation:
     """Configs that are compiled before the search has the GPU: defaults, and some of all kernels
     that may win, most of them of the one that leads."""
-    made = {part.name: (part, objective) for part, objective in entrants}
-    untried = [each for each in entrants if each[0].first and each[0].opened is None]
-    prepared = _Preparation(shared, [(each, p.first[0]) for p, each in untried], len(untried))
+    prepared = Preparation(state, shared, entrants)
     prepared.is_enough()  # compilers begin with the defaults, while the model is asked
     led = parts.by_lead(state, [part for part, _ in entrants])
     searched = [part for part in led if not (part.is_single or part.behind)]
     for each, count in zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False):
-        part, objective = made[each.name]
-        asked, configs = _asked_early(state, part, count)
-        made[each.name] = asked, objective
-        prepared.left += [(objective, config) for config in configs]
+        prepared.add(*_asked_early(state, prepared.parts[each.name], count))
         prepared.is_enough()
-    return list(made.values()), prepared
+    return prepared
 
 
 def _opened(state: SearchState, part: Part, objective: Objective, known: bool) -> Part:

@@ -50,6 +50,8 @@ class Part:
     """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
     opened: Trial | None = None
     """The trial of its default in the opening of the search, or in the earlier search."""
+    early: Sequence[Trial] = ()
+    """The trials of others of its configs, while the search waited for its turn at the GPU."""
     strategy: Strategy | None = None
     """Its strategy, if it was asked in the opening."""
     expected_us: Sequence[float] = ()
@@ -61,7 +63,8 @@ class Part:
     def tried(self) -> list[Trial]:
         """The trials that are known when its search begins."""
         known = any(trial is self.opened for trial in self.earlier)
-        return self.earlier if self.opened is None or known else [*self.earlier, self.opened]
+        opened = [] if self.opened is None or known else [self.opened]
+        return [*self.earlier, *opened, *self.early]
 
     @property
     def is_single(self) -> bool:

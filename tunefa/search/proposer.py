@@ -75,5 +75,6 @@ class AskedEarly:
         return self._left.pop(0) if self._left else self._asked.ask()
 
     def tell(self, trial: Trial) -> None:
-        """Passes the trial on to the strategy."""
+        """Passes the trial on to the strategy; its config was tried before its turn, perhaps."""
+        self._left = [config for config in self._left if config != trial.config]
         self._asked.tell(trial)

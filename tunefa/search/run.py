@@ -17,7 +17,17 @@ from tunefa.measure import measured, replayed
 from tunefa.measure.npu import Estimated, Modelled
 from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
-from tunefa.search import candidates, kernel_race, loop, opening, parts, proposer, resume, study
+from tunefa.search import (
+    candidates,
+    kernel_race,
+    loop,
+    opening,
+    parts,
+    preparation,
+    proposer,
+    resume,
+    study,
+)
 from tunefa.search.parts import Part
 from tunefa.search.request import Processes, Progress, Request, Result
 from tunefa.search.state import SearchState
@@ -54,6 +64,9 @@ def search(
     gets no turn at the GPU.
     """
     model = None if shared is None else shared.model
+    if shared is not None and shared.turn is not None and request.resume is None:
+        cases = [request.case(kernel) for kernel in request.kernels]
+        preparation.begin_defaults(cases, shared.compilers)
     feasible = candidates.feasible_by_kernel(request, model)
     candidates.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None

@@ -12,33 +12,28 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from tunefa.compile import pool
 from tunefa.compile.launch import driver
-from tunefa.compile.place import Place
-from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
-from tunefa.measure import measured
 from tunefa.search import run as search
 from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
-from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes, Request, Result
-from tunefa.spec.target import Case, Target
+from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.sweep import allocate, gpu_time, health, slice_result, versions
+from tunefa.sweep import allocate, gpu_time, health, processes, slice_result, versions
 from tunefa.sweep.beat import Beat
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.cores import Share
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
-from tunefa.sweep.requests import Items, request, serving
+from tunefa.sweep.requests import Items, request
 from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
@@ -51,8 +46,6 @@ MOST_SLICES = 10
 before it is known to be needed."""
 READY_SLICES = 2
 """So many slices that are ready for the GPU are enough."""
-_MODELS = 3
-"""The processes that list configs and ask the cost model, so that kernels wait less for others."""
 _PAUSE_S = 0.1
 """Between two looks of a worker at its slices, and at the study."""
 _SWITCH_S = 0.0002
@@ -93,9 +86,9 @@ def work(seat: Seat) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
-    with _processes(plan, seat.share) as shared:
+    with processes.shared(plan, seat.share) as shared:
         if shared is not None and shared.model is not None:
-            _begin_model(study, plan, items, shared.model, seat.rank)
+            processes.begin(study, items, shared, shared.model, seat.rank)
         versions.agree(study, plan, items)  # it loads PyTorch, for seconds
         clock = Clock.of(study.notes)
         worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared, clock)
@@ -128,36 +121,6 @@ def targets(plan: Plan) -> list[Target]:
     return [found]
 
 
-def _begin_model(
-    study: SweepStudy, plan: Plan, items: Items, model: ModelProcess, rank: int
-) -> None:
-    """Lets the model begin with the workload that this worker probably searches first."""
-    now = standings(items.begin(study.notes), study.slices())
-    gains = allocate.expected_gains(now)
-    free = [each for each in now if not each.is_busy and gains[each.key] > 0.0]
-    free.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
-    likely = {each.key for each in free[rank : rank + 1]}
-    for item in [item for item in items.items if item.key in likely]:
-        kernels = serving(plan, item.workload, item.target)
-        model.begin([Case(kernel, item.workload, item.target) for kernel in kernels])
-
-
-@contextlib.contextmanager
-def _processes(plan: Plan, share: Share) -> Iterator[Processes | None]:
-    """The bench and the compilers of a measured sweep, which all its slices share."""
-    if not plan.measured:
-        yield None
-        return
-    place = Place(cores=share.compilers)
-    compilers = pool.compilers(share.processes, place=place)
-    with Workers(1) as bench, compilers, contextlib.ExitStack() as stack:
-        measured.warm_up(bench)  # both take seconds, while the first search lists its configs
-        if share.compilers:
-            pool.warm_up(compilers, "gluon")  # and Triton with it
-        models = [stack.enter_context(Workers(1, place=place)) for _ in range(_MODELS)]
-        yield Processes(bench, compilers, ModelProcess(*models) if share.compilers else None)
-
-
 @dataclass
 class _Worker:
     study: SweepStudy
@@ -174,6 +137,7 @@ class _Worker:
         self.amounts = self.clock.amounts(self.plan.measured)
         least_s = self.amounts.least if self.clock.trials is None else 0.0
         self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
+        self.store = store.default_store()  # it keeps what it has read
         self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
 
     def run(self) -> str | None:
@@ -227,7 +191,7 @@ class _Worker:
         self.gpu_turns.value(values)
         left = self.clock.left(slices)
         if self.clock.trials is None:  # those that will have the GPU before
-            left -= sum(s.amount for s, turn in self.running.values() if turn.state != "timing")
+            left -= sum(s.amount for s, turn in self.running.values() if not turn.has_begun)
         granted = allocate.grant(now, left, self._workers(slices), self.amounts)
         if granted is None:
             busy = any(each.is_busy for each in now)
@@ -261,7 +225,7 @@ class _Worker:
             with Beat(self.study, claimed) as beat:
                 asked, earlier = self._request(item, claimed.amount)
                 beat.note(earlier)
-                result = search.search(asked, store.default_store(), beat, shared)
+                result = search.search(asked, self.store, beat, shared)
             aside = None if self.shared is None else self._why_aside(result, self.shared)
         except NoTurnLeft as error:
             self.study.fail(claimed, str(error), counts=False)
@@ -285,7 +249,7 @@ class _Worker:
         """Why the GPU must be put aside. A process that looks at it does so alone."""
         with contextlib.ExitStack() as stack:
             if self.overlaps and health.must_probe(result):
-                stack.enter_context(self.gpu_turns.new("probe", math.inf).taken(lambda: True))
+                stack.enter_context(self.gpu_turns.new("probe", math.inf).taken())
             return health.why_aside(result, shared.bench)
 
     def _request(self, item: Item, amount: float) -> tuple[Request, int]:

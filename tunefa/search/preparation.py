@@ -1,0 +1,155 @@
+"""What a search does while it waits for its turn at the GPU: compilers work for it, and where
+nobody else needs the GPU, it tries what they have compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tunefa.compile.pool import CompilePool
+from tunefa.compile.workers import Workers
+from tunefa.costmodel.ranking import rank_us
+from tunefa.measure import launches
+from tunefa.measure.objective import Objective
+from tunefa.search import candidates
+from tunefa.search.parts import Part
+from tunefa.search.state import SearchState
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config
+
+LEADER, OTHERS = 8, 4
+"""The configs of the leading kernel, and of each other one, that are compiled while another search
+has the GPU. They bound what is compiled in vain where a workload gets no turn. The first four of a
+kernel do not depend on each other's times, so to choose them early costs nothing."""
+PART_OF_COMPILERS = 3
+"""One of so many parts of the compilers works for a search that waits for the GPU."""
+Entrant = tuple[Part, Objective]
+"""The part of a kernel, and what evaluates its configs."""
+
+
+@dataclass(eq=False)
+class _Prepared:
+    """A config that is prepared."""
+
+    kernel: str
+    config: Config
+    is_default: bool
+    was_tried: bool = False
+
+
+class Preparation:
+    """The work of compilers for a search that waits for the GPU. A part of them must do, so that
+    slow ones do not hold up other searches."""
+
+    def __init__(self, state: SearchState, compilers: Workers, entrants: Sequence[Entrant]) -> None:
+        """Begins with the defaults that were not tried yet."""
+        self.parts = {part.name: part for part, _ in entrants}
+        self._objectives = {part.name: objective for part, objective in entrants}
+        self._state, self._compilers = state, compilers
+        self._left = [
+            _Prepared(part.name, part.first[0], True)
+            for part, _ in entrants
+            if part.first and part.opened is None
+        ]
+        self._begun: list[_Prepared] = []
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """The parts, with what was tried, and their objectives."""
+        return [(part, self._objectives[name]) for name, part in self.parts.items()]
+
+    def add(self, part: Part, configs: Sequence[Config]) -> None:
+        """Adds configs that the strategy of the part was asked for."""
+        self.parts[part.name] = part
+        self._left += [_Prepared(part.name, config, False) for config in configs]
+
+    def is_enough(self) -> bool:
+        """Lets compilers go on. Returns whether all defaults are compiled, and as many of the rest
+        as half of the leader's."""
+        done = [self._is_compiled(each) for each in self._begun]
+        self._begin(self._compilers_share() - done.count(False))
+        if not all(self._is_compiled(each) for each in self._all if each.is_default):
+            return False
+        others = [each for each in self._all if not each.is_default]
+        return 2 * sum(map(self._is_compiled, others)) >= min(LEADER, len(others))
+
+    def _compilers_share(self) -> int:
+        """How many compilers may work for it at once: a part, or more if few searches wait."""
+        turn = self._state.turn
+        waiting = PART_OF_COMPILERS if turn is None else max(1, turn.waiting)
+        return max(1, self._compilers.count // min(PART_OF_COMPILERS, waiting))
+
+    def begin_all(self) -> None:
+        """Lets all compilers work for it: it has the GPU."""
+        for each in self._left:
+            self._begin_one(each)
+        self._left.clear()
+
+    def has_untried(self) -> bool:
+        """Returns whether a config is compiled and was not tried. None is tried where trials are
+        what the budget counts."""
+        return self._state.request.budget.seconds is not None and bool(self._untried())
+
+    def try_one(self) -> None:
+        """Tries a compiled config: a default, or one of the kernel that was the fastest so far."""
+        found = self._untried()
+        chosen = min(found, key=lambda each: (not each.is_default, self._best_us(each.kernel)))
+        chosen.was_tried = True
+        objective = self._objectives[chosen.kernel]
+        objective.submit(chosen.config)
+        trial = objective.next()
+        if trial is None:
+            return
+        part = self.parts[chosen.kernel]
+        if part.strategy is not None:
+            part.strategy.tell(trial)
+        if chosen.is_default:
+            self.parts[part.name] = replace(part, opened=trial)
+        else:
+            self.parts[part.name] = replace(part, early=(*part.early, trial))
+        self._state.keep(part.name, trial)
+
+    def _untried(self) -> list[_Prepared]:
+        return [each for each in self._begun if not each.was_tried and self._is_compiled(each)]
+
+    def _best_us(self, kernel: str) -> float:
+        right = [each for each in self._state.trials_of(kernel) if each.outcome == "ok"]
+        return min(map(rank_us, right), default=math.inf)
+
+    @property
+    def _all(self) -> list[_Prepared]:
+        return [*self._begun, *self._left]
+
+    def _is_compiled(self, each: _Prepared) -> bool:
+        if each in self._left:
+            return False
+        return each.was_tried or self._objectives[each.kernel].is_prepared(each.config)
+
+    def _begin(self, count: int) -> None:
+        """Begins so many configs, but none of a kernel whose default is being compiled: a compiler
+        that takes long for it takes long for others."""
+        for each in list(self._left):
+            if count <= 0:
+                return
+            if each.is_default or not self._awaits_default(each.kernel):
+                self._begin_one(each)
+                self._left.remove(each)
+                count -= 1
+
+    def _awaits_default(self, kernel: str) -> bool:
+        own = [each for each in self._all if each.kernel == kernel and each.is_default]
+        return not all(map(self._is_compiled, own))
+
+    def _begin_one(self, each: _Prepared) -> None:
+        self._objectives[each.kernel].prepare(each.config, self._compilers)
+        self._begun.append(each)
+
+
+def begin_defaults(cases: Sequence[Case], compilers: Workers) -> None:
+    """Lets compilers begin with the defaults of cases, before their configs are listed."""
+    for case in cases:
+        config = candidates.default(case)
+        if config is not None:
+            CompilePool(case, None, launches.shape_to_check, compilers).begin(config)
