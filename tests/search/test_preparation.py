@@ -45,7 +45,9 @@ class Compiles:
     def submit(self, config: Config) -> None:
         self.tried.append(config["A"])
 
-    def next(self) -> Trial:
+    def next(self, wait_s: float) -> Trial | None:
+        if wait_s < 1.0:
+            return None
         number = self.tried[-1]
         return Trial({"A": number}, "ok", samples_us=(self.us,))
 
@@ -101,7 +103,8 @@ def test_a_part_of_the_compilers_prepares_until_the_search_has_the_gpu() -> None
 def test_a_search_alone_has_more_of_the_compilers() -> None:
     with Workers(9) as compilers:
         made = prepared(compilers, QUICK)
-        turn, *others = made._state.turn._turns._turns  # type: ignore[union-attr]
+        assert made._state.turn is not None
+        _, *others = made._state.turn._turns._turns
         objective(made, QUICK).compiled.add(DEFAULT)
         made.is_enough()
         add(made, QUICK, 12)
@@ -110,7 +113,7 @@ def test_a_search_alone_has_more_of_the_compilers() -> None:
                 other.end()
             made.is_enough()
             assert len(objective(made, QUICK).begun) == 1 + expected
-        assert turn.waiting == 1
+        assert made._state.turn.searches == 1
 
 
 def test_a_small_kernel_is_ready_with_half_of_its_configs() -> None:
@@ -169,6 +172,18 @@ def test_what_is_compiled_is_tried_and_known_in_its_turn() -> None:
 
 def _with_strategy(part: Part, strategy: Any) -> Part:
     return Part(**{**vars(part), "strategy": strategy})
+
+
+def test_a_trial_that_has_no_time_to_end_is_none() -> None:
+    with Workers(9) as compilers:
+        made = prepared(compilers, QUICK)
+        assert made._state.turn is not None
+        made._state.turn._turns.left_s = lambda: 0.5
+        objective(made, QUICK).compiled.add(DEFAULT)
+        made.is_enough()
+        made.try_one()
+        assert made.parts[QUICK.name].tried == [] and not made._state.finished
+        assert not made.has_untried() and made.is_enough()
 
 
 def test_nothing_is_tried_before_its_turn_where_trials_are_the_budget() -> None:

@@ -84,9 +84,9 @@ class Turn:
         return self.state in ("timing", "lending")
 
     @property
-    def waiting(self) -> int:
-        """How many searches wait for the GPU or prepare for it, with this one if it does."""
-        return self._turns.count("preparing", "compiling", "trying", "ready")
+    def searches(self) -> int:
+        """How many searches have the GPU, wait for it or prepare for it, with this one."""
+        return self._turns.searches
 
     @property
     def left_s(self) -> float:
@@ -136,6 +136,12 @@ class Turns:
         """Returns how many searches are in one of these states."""
         with self._changed:
             return sum(turn.state in states for turn in self._turns)
+
+    @property
+    def searches(self) -> int:
+        """The number of searches that are not over."""
+        with self._changed:
+            return len(self._turns)
 
     @property
     def free_s(self) -> float:

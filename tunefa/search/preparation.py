@@ -76,10 +76,10 @@ class Preparation:
         return 2 * sum(map(self._is_compiled, others)) >= min(LEADER, len(others))
 
     def _compilers_share(self) -> int:
-        """How many compilers may work for it at once: a part, or more if few searches wait."""
+        """How many compilers may work for it at once: a part, or more beside few searches."""
         turn = self._state.turn
-        waiting = PART_OF_COMPILERS if turn is None else max(1, turn.waiting)
-        return max(1, self._compilers.count // min(PART_OF_COMPILERS, waiting))
+        searches = PART_OF_COMPILERS if turn is None else max(1, turn.searches)
+        return max(1, self._compilers.count // min(PART_OF_COMPILERS, searches))
 
     def begin_all(self) -> None:
         """Lets all compilers work for it: it has the GPU."""
@@ -99,8 +99,9 @@ class Preparation:
         chosen.was_tried = True
         objective = self._objectives[chosen.kernel]
         objective.submit(chosen.config)
-        trial = objective.next()
-        if trial is None:
+        turn = self._state.turn
+        trial = objective.next(math.inf if turn is None else max(0.0, turn.left_s))
+        if trial is None:  # it had no time to end
             return
         part = self.parts[chosen.kernel]
         if part.strategy is not None:

@@ -26,6 +26,7 @@ from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
+from tunefa.store.results import Store
 from tunefa.sweep import allocate, gpu_time, health, processes, slice_result, versions
 from tunefa.sweep.beat import Beat
 from tunefa.sweep.clock import Clock
@@ -86,12 +87,15 @@ def work(seat: Seat) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
+    known = store.default_store()
     with processes.shared(plan, seat.share) as shared:
         if shared is not None and shared.model is not None:
             processes.begin(study, items, shared, shared.model, seat.rank)
+            known.records()  # it keeps what it has read, for all slices
         versions.agree(study, plan, items)  # it loads PyTorch, for seconds
         clock = Clock.of(study.notes)
-        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared, clock)
+        here = HostProcess.here(seat.name)
+        worker = _Worker(study, plan, items, seat, here, shared, clock, known)
         if worker.overlaps:
             sys.setswitchinterval(_SWITCH_S)
         aside = worker.run()
@@ -130,6 +134,7 @@ class _Worker:
     who: HostProcess
     shared: Processes | None
     clock: Clock
+    store: Store
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
     watch: Watch = field(default_factory=lambda: Watch(GONE_S))
 
@@ -137,7 +142,6 @@ class _Worker:
         self.amounts = self.clock.amounts(self.plan.measured)
         least_s = self.amounts.least if self.clock.trials is None else 0.0
         self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
-        self.store = store.default_store()  # it keeps what it has read
         self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
 
     def run(self) -> str | None:
