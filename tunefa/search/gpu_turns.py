@@ -72,7 +72,7 @@ class Turn:
         try:
             yield
         finally:
-            self._turns.take_back(self)
+            self._turns.reclaim(self)
 
     def end(self) -> None:
         """Leaves the GPU to others; a search that fails may not have had it."""
@@ -212,7 +212,7 @@ class Turns:
         """Begins to lend the GPU, see `Turn.lent`."""
         self._leave(turn, "lending")
 
-    def take_back(self, turn: Turn) -> None:
+    def reclaim(self, turn: Turn) -> None:
         """Ends lending, see `Turn.lent`."""
         with self._changed:
             turn.state = "timing"  # so no other trial begins
