@@ -192,25 +192,47 @@ def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
     assert len(begun_again) == len({each.key for each in slices})
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(0, [1024]), (2, [256]), (3, [])])
-def test_it_begins_with_the_workload_that_it_probably_gets(
-    tmp_path: Path, rank: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.begun: list[int] = []
+class Model:
+    """Remembers the lengths of the workloads that it begins with."""
 
-        def begin(self, cases: list[Case]) -> None:
-            self.begun += [case.workload.seqlen_q for case in cases]
+    def __init__(self) -> None:
+        self.begun: list[int] = []
 
-    held, model = begun(tmp_path), Model()
+    def begin(self, cases: list[Case]) -> None:
+        self.begun += [case.workload.seqlen_q for case in cases]
+
+
+def starting(held: SweepStudy, name: str) -> worker._Worker:
+    """A worker that has a model, and compilers which compile nothing."""
+    shared = Processes(Workers(1), Workers(1), cast(ModelProcess, Model()))
     items = Items.of(held.plan, worker.targets(held.plan))
+    return worker._Worker(held, held.plan, items, seat(held), HostProcess.here(name), shared)
+
+
+def test_workers_that_start_together_claim_and_begin_with_other_workloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled: list[int] = []
     monkeypatch.setattr(
         preparation,
         "begin_defaults",
         lambda cases, compilers: compiled.extend(case.workload.seqlen_q for case in cases),
     )
-    shared = Processes(Workers(1), Workers(1))
-    processes.begin(held, items, shared, cast(ModelProcess, model), rank)
-    assert model.begun == compiled == expected
+    held = begun(tmp_path)
+    one, other = starting(held, "GPU 0"), starting(held, "GPU 1")
+    with one.prepared(), other.prepared():
+        assert compiled == [1024, 512]
+        assert [each.shared.model.begun for each in (one, other)] == [[1024], [512]]  # type: ignore
+        assert one.first is not None and one.first.is_running
+        assert len(held.slices()) == 2
+
+
+def test_a_worker_with_other_versions_gives_its_first_workload_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "begin_defaults", lambda cases, compilers: None)
+    held = begun(tmp_path)
+    with pytest.raises(TunefaError, match="another driver"), starting(held, "GPU 0").prepared():
+        raise TunefaError("another driver")
+    (only,) = held.slices()
+    assert only.lost == "another driver" and not only.counts and not only.is_running

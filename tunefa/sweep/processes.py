@@ -14,12 +14,9 @@ from tunefa.search import preparation
 from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes
 from tunefa.spec.target import Case
-from tunefa.sweep import allocate
 from tunefa.sweep.cores import Share
-from tunefa.sweep.item_state import standings
-from tunefa.sweep.plan import Plan
-from tunefa.sweep.requests import Items, serving
-from tunefa.sweep.study import SweepStudy
+from tunefa.sweep.plan import Item, Plan
+from tunefa.sweep.requests import serving
 
 _MODELS = 3
 """The processes that list configs and ask the cost model, so that kernels wait less for others."""
@@ -44,20 +41,11 @@ def shared(plan: Plan, share: Share) -> Iterator[Processes | None]:
         yield Processes(bench, compilers, ModelProcess(*models) if share.compilers else None)
 
 
-def begin(
-    study: SweepStudy, items: Items, processes: Processes, model: ModelProcess, rank: int
-) -> None:
-    """Lets compilers and the model begin with the workload that this worker probably searches
-    first, and loads what its search needs."""
-    now = standings(items.begin(study.notes), study.slices())
-    gains = allocate.expected_gains(now)
-    free = [each for each in now if not each.is_busy and gains[each.key] > 0.0]
-    free.sort(key=lambda each: each.weight * gains[each.key], reverse=True)
-    likely = {each.key for each in free[rank : rank + 1]}
-    for item in [item for item in items.items if item.key in likely]:
-        kernels = serving(study.plan, item.workload, item.target)
-        cases = [Case(kernel, item.workload, item.target) for kernel in kernels]
-        model.begin(cases)
-        preparation.begin_defaults(cases, processes.compilers)
+def begin(plan: Plan, item: Item, processes: Processes, model: ModelProcess) -> None:
+    """Lets compilers and the model begin with a workload, and loads what its search needs."""
+    kernels = serving(plan, item.workload, item.target)
+    cases = [Case(kernel, item.workload, item.target) for kernel in kernels]
+    model.begin(cases)
+    preparation.begin_defaults(cases, processes.compilers)
     for name in _LATER:
         importlib.import_module(name)

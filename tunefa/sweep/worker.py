@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,6 @@ from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.store.results import Store
 from tunefa.sweep import allocate, gpu_time, health, processes, slice_result, versions
 from tunefa.sweep.beat import Beat
 from tunefa.sweep.clock import Clock
@@ -66,8 +65,6 @@ class Seat:
     share: Share = field(default_factory=Share)
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables of its process, such as CUDA_VISIBLE_DEVICES."""
-    rank: int = 0
-    """Its place among the workers that begin together: each begins with another workload."""
 
 
 def work(seat: Seat) -> str | None:
@@ -87,15 +84,10 @@ def work(seat: Seat) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
-    known = store.default_store()
     with processes.shared(plan, seat.share) as shared:
-        if shared is not None and shared.model is not None:
-            processes.begin(study, items, shared, shared.model, seat.rank)
-            known.records()  # it keeps what it has read, for all slices
-        versions.agree(study, plan, items)  # it loads PyTorch, for seconds
-        clock = Clock.of(study.notes)
-        here = HostProcess.here(seat.name)
-        worker = _Worker(study, plan, items, seat, here, shared, clock, known)
+        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared)
+        with worker.prepared():
+            versions.agree(study, plan, items)  # it loads PyTorch, for seconds
         if worker.overlaps:
             sys.setswitchinterval(_SWITCH_S)
         aside = worker.run()
@@ -133,16 +125,39 @@ class _Worker:
     seat: Seat
     who: HostProcess
     shared: Processes | None
-    clock: Clock
-    store: Store
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
     watch: Watch = field(default_factory=lambda: Watch(GONE_S))
 
+    first: Slice | None = None
+    """What it has claimed before it begins."""
+    values: dict[str, float] = field(default_factory=dict)
+    """What is expected of each workload, weighted, at the last look."""
+    is_over: bool = False
+    """Whether nothing is left to do."""
+    gpu_turns: Turns = field(init=False)
+
     def __post_init__(self) -> None:
+        self.clock, self.store = Clock.of(self.study.notes), store.default_store()
         self.amounts = self.clock.amounts(self.plan.measured)
-        least_s = self.amounts.least if self.clock.trials is None else 0.0
-        self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
         self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
+
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Claims its first workload. Compilers and the model begin with it, while the process does
+        what it does in the context."""
+        shared = self.shared
+        if shared is None or shared.model is None or (first := self._claim()) is None:
+            yield
+            return
+        self.first = first
+        try:
+            with Beat(self.study, first):
+                processes.begin(self.plan, self._item(first), shared, shared.model)
+                self.store.records()  # it keeps what it has read, for all slices
+                yield
+        except TunefaError as error:
+            self.study.fail(first, str(error), counts=False)
+            raise
 
     def run(self) -> str | None:
         """Works off slices. Returns why the GPU was put aside.
@@ -150,6 +165,8 @@ class _Worker:
         Where compilers have cores of their own, several slices are in progress: one has the GPU,
         and the others prepare for it.
         """
+        least_s = self.amounts.least if self.clock.trials is None else 0.0
+        self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
         gpu_turns = self.gpu_turns if self.overlaps else None
         gpu = gpu_time.Meter(self.study, self.who, self.shared, gpu_turns)
         with ThreadPoolExecutor(MOST_SLICES) as threads:
@@ -188,23 +205,32 @@ class _Worker:
     def _begin(self, threads: ThreadPoolExecutor) -> bool:
         """Begins the slice that is worth the most, if there is one. Returns whether nothing is
         left to do."""
+        claimed, self.first = self.first or self._claim(), None
+        self.gpu_turns.value(self.values)
+        if claimed is not None:
+            turn = self.gpu_turns.new(claimed.key, self.values[claimed.key])
+            self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
+        return self.is_over
+
+    def _claim(self) -> Slice | None:
+        """Claims the workload that is worth the most; None if none is free that is worth it, or
+        another worker was first."""
         slices = self._living(self.study.slices())
         now = standings(self.items.begin(self.study.notes), slices)
         expected = allocate.expected_gains(now)
-        values = {each.key: each.weight * expected[each.key] for each in now}
-        self.gpu_turns.value(values)
+        self.values = {each.key: each.weight * expected[each.key] for each in now}
         left = self.clock.left(slices)
         if self.clock.trials is None:  # those that will have the GPU before
             left -= sum(s.amount for s, turn in self.running.values() if not turn.has_begun)
         granted = allocate.grant(now, left, self._workers(slices), self.amounts)
         if granted is None:
             busy = any(each.is_busy for each in now)
-            return not self.running and (left < self.amounts.least or not busy)
-        claimed = self.study.claim(granted.key, granted.amount, self.who)
-        if claimed is not None:
-            turn = self.gpu_turns.new(granted.key, values[granted.key])
-            self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
-        return False
+            self.is_over = not self.running and (left < self.amounts.least or not busy)
+            return None
+        return self.study.claim(granted.key, granted.amount, self.who)
+
+    def _item(self, claimed: Slice) -> Item:
+        return next(each for each in self.items.items if each.key == claimed.key)
 
     def _living(self, slices: Sequence[Slice]) -> list[Slice]:
         """The slices, after those of lost workers were ended."""
@@ -221,7 +247,7 @@ class _Worker:
 
     def _slice(self, claimed: Slice, turn: Turn) -> str | None:
         """Searches a workload for a slice. Returns why the GPU must be put aside."""
-        item = next(each for each in self.items.items if each.key == claimed.key)
+        item = self._item(claimed)
         shared = self.shared
         if shared is not None and self.overlaps:
             shared = replace(shared, turn=turn)

@@ -61,7 +61,7 @@ class Engine:
             variables = [{} for _ in names]
         shares = cores.shares(len(names), there, plan.measured, self._limit)
         places = zip(names, shares, variables, strict=True)
-        return [Seat(place, study, *each, rank) for rank, each in enumerate(places)]
+        return [Seat(place, study, *each) for each in places]
 
     def start(self, seat: Seat) -> None:
         """Starts a process."""

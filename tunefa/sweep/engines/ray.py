@@ -74,7 +74,7 @@ class Engine:
         if not plan.measured:
             count = min(count, len(plan.weights) * len(plan.targets))
         names = [f"{name} {number} of Ray" for number in range(1, count + 1)]
-        return [Seat(place, study, each, rank=rank) for rank, each in enumerate(names)]
+        return [Seat(place, study, each) for each in names]
 
     def start(self, seat: Seat) -> None:
         """Starts an actor."""

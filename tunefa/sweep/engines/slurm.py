@@ -74,8 +74,7 @@ class Engine:
             raise TunefaError(
                 f"submitit refuses an option of {OPTIONS}={given!r}: {error}"
             ) from error
-        ranks = range(self._count)
-        return [Seat(place, study, f"job {rank + 1}", rank=rank) for rank in ranks]
+        return [Seat(place, study, f"job {number}") for number in range(1, self._count + 1)]
 
     def start(self, seat: Seat) -> None:
         """Submits a job. It runs where this process runs: with the same folder and variables."""
