@@ -25,7 +25,7 @@ _PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.pr
 class Shared(SimpleNamespace):
     """Stands for `Workers`, which are told apart."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:
