@@ -10,6 +10,8 @@ attention_decode_mla_triton.py, which describes them. What differs:
   (attention_decode_mla_cuda_sm90.cu);
 * copies go on over the end of a split: those of the next one begin before it is computed, and so do
   those of its queries;
+* where bits may follow the batch (`batchvariant`), a sequence has only as many splits as the device
+  computes at once, together with those of the other sequences;
 * two tiles of the same keys may form a cluster, which reads each key from L2 once.
 
 Pages need 16 keys or more, head_dim_v is a multiple of 128, and head_dim is 64 more.
@@ -25,7 +27,7 @@ What each parameter trades:
 
 import ctypes
 
-from tunefa.kernels.attention_decode_triton import scratch as scratch
+from tunefa.kernels.attention_decode_triton import memory_for_splits
 from tunefa.kernels.decode.tensors import most_keys, score_factors, sees_all_keys, table_row
 from tunefa.kernels.hopper.tma import is_aligned as is_aligned
 
@@ -96,12 +98,27 @@ def _row_tiles(spec):
     return ceil_div(rows, cluster) * cluster
 
 
+def _most_splits(spec):
+    """The most splits of a sequence."""
+    workload, most = spec.workload, spec.config["MAX_SPLITS"]
+    if not workload.batchvariant:
+        return most
+    tiles = workload.batch * workload.heads_kv * _row_tiles(spec)
+    return max(1, min(most, spec.sms // tiles))
+
+
+def scratch(tensors, spec):
+    """Shapes and dtypes of the outputs of splits and of their logsumexps, as the kernels lay them
+    out. Each call has its own."""
+    return memory_for_splits(tensors, spec, _most_splits(spec))
+
+
 def _sizes(tensors, spec):
     workload, config = spec.workload, spec.config
     return Sizes(
         workload.batch, workload.heads_kv, workload.seqlen_q, most_keys(tensors, workload),
         _row_tiles(spec), tensors[-1].shape[1], table_row(tensors, workload),
-        config["MIN_SPLIT_KEYS"], config["MAX_SPLITS"], score_factors(spec)[0],
+        config["MIN_SPLIT_KEYS"], _most_splits(spec), score_factors(spec)[0],
     )  # fmt: skip
 
 

@@ -234,7 +234,8 @@ def scratch(tensors, spec):
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload = spec.workload
-    splits = splits_with_memory(spec.config, most_keys(tensors, workload))
+    most = spec.config["MAX_SPLITS"]
+    splits = splits_with_memory(spec.config, most_keys(tensors, workload), most)
     splits += _prefix_splits(tensors, spec)
     rows = workload.batch * workload.heads * workload.seqlen_q
     return (

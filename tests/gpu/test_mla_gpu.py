@@ -94,6 +94,15 @@ def test_ragged_lengths(heads: int, page_size: int | None) -> None:
     assert latent_calls.worst_row(found, right(given, heads, page_size)) < 1e-2
 
 
+@pytest.mark.parametrize("lengths", [[4096], [0, 1, 2000], [33, 4096] * 40, [300, 1000] * 80])
+@pytest.mark.parametrize("heads", [16, 100, 128])
+def test_splits_may_follow_the_batch(heads: int, lengths: list[int]) -> None:
+    given = call(heads, lengths, 64)
+    out, lse = run(given, return_lse=True, batch_invariant=False)
+    found = out.cpu().transpose(1, 2), lse.cpu()
+    assert latent_calls.worst_row(found, right(given, heads, 64)) < 1e-2
+
+
 @pytest.mark.parametrize("page_size", [None, 64])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_sequence_has_the_same_bits_in_every_batch(heads: int, page_size: int | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,25 @@ def test_rows_are_right(
         alone = latent_calls.of_sequence(tensors, workload, number)
         own = ran(run, replace(workload, batch=1), alone, MODES[number % len(MODES)])
         assert all(torch.equal(x[0], y[number]) for x, y in zip(own, found, strict=True))
+
+
+def test_splits_fill_the_device_where_bits_may_follow_the_batch(tmp_path: Path) -> None:
+    """Two sequences with two tiles each: one split of each sequence for two SMs, two for nine."""
+    lengths = [700, 257]
+    workload, config = of("b2_h128_k700_d192_dv128_bf16_page32", {})
+    workload = replace(workload, batchvariant=True)
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
+    tensors = latent_calls.made(workload, lengths)
+    wanted = latent_calls.right(workload, tensors, lengths, workload.head_dim**-0.5)
+    for sms, splits in ((2, 1), (9, 2), (132, 6)):
+        spec = SimpleNamespace(workload=workload, config=config, sms=sms)
+        kept, _ = KERNEL.module.scratch(tensors, spec)
+        assert kept[0] == (2 * 128, splits, 128)
+        for output in tensors[3:5]:
+            output.fill_(torch.nan)
+        run(tensors, workload, MODES[0], sms=sms)
+        error = latent_calls.worst_row((tensors[3], tensors[4]), wanted)
+        assert error <= 2 * TOLERANCE[workload.dtype]
 
 
 def test_cases_have_every_value_of_what_is_compiled() -> None:
