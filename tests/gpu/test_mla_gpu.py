@@ -94,7 +94,7 @@ def test_ragged_lengths(heads: int, page_size: int | None) -> None:
     assert latent_calls.worst_row(found, right(given, heads, page_size)) < 1e-2
 
 
-@pytest.mark.parametrize("lengths", [[4096], [0, 1, 2000], [33, 4096] * 40, [300, 1000] * 80])
+@pytest.mark.parametrize("lengths", [[4096], [0, 1, 2000], [33, 2000] * 20, [300, 700] * 40])
 @pytest.mark.parametrize("heads", [16, 100, 128])
 def test_splits_may_follow_the_batch(heads: int, lengths: list[int]) -> None:
     given = call(heads, lengths, 64)
