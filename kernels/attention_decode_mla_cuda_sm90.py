@@ -26,8 +26,9 @@ What each parameter trades:
 """
 
 import ctypes
+from types import SimpleNamespace
 
-from tunefa.kernels.attention_decode_triton import memory_for_splits
+from tunefa.kernels.attention_decode_triton import scratch as scratch_of_splits
 from tunefa.kernels.decode.tensors import most_keys, score_factors, sees_all_keys, table_row
 from tunefa.kernels.hopper.tma import is_aligned as is_aligned
 
@@ -110,7 +111,8 @@ def _most_splits(spec):
 def scratch(tensors, spec):
     """Shapes and dtypes of the outputs of splits and of their logsumexps, as the kernels lay them
     out. Each call has its own."""
-    return memory_for_splits(tensors, spec, _most_splits(spec))
+    config = {**spec.config, "MAX_SPLITS": _most_splits(spec)}
+    return scratch_of_splits(tensors, SimpleNamespace(workload=spec.workload, config=config))
 
 
 def _sizes(tensors, spec):

@@ -234,8 +234,7 @@ def scratch(tensors, spec):
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload = spec.workload
-    most = spec.config["MAX_SPLITS"]
-    splits = splits_with_memory(spec.config, most_keys(tensors, workload), most)
+    splits = splits_with_memory(spec.config, most_keys(tensors, workload))
     splits += _prefix_splits(tensors, spec)
     rows = workload.batch * workload.heads * workload.seqlen_q
     return (

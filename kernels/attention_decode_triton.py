@@ -190,23 +190,18 @@ def is_aligned(tensors):
     )
 
 
-def splits_with_memory(config, keys, most):
-    """The most splits that a sequence of at most `keys` keys has, of which `most` are allowed."""
-    return max(1, min(most, ceil_div(keys, config["MIN_SPLIT_KEYS"])))
+def splits_with_memory(config, keys):
+    """The most splits that a sequence of at most `keys` keys has."""
+    return max(1, min(config["MAX_SPLITS"], ceil_div(keys, config["MIN_SPLIT_KEYS"])))
 
 
 def scratch(tensors, spec):
     """Shapes and dtypes of the outputs of splits and of their logsumexps, as the kernels lay them
     out. Each call has its own."""
-    return memory_for_splits(tensors, spec, spec.config["MAX_SPLITS"])
-
-
-def memory_for_splits(tensors, spec, most):
-    """The same, for at most so many splits of a sequence."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload = spec.workload
-    splits = splits_with_memory(spec.config, most_keys(tensors, workload), most)
+    splits = splits_with_memory(spec.config, most_keys(tensors, workload))
     rows = workload.batch * workload.heads * workload.seqlen_q
     return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits), torch.float32)
 

@@ -7,8 +7,8 @@ from tunefa.spec.rounding import round_up
 
 
 def resized_cache(workload, config, sms):
-    """Returns what `tunefa.compile.launch.lengths` describes."""
-    return _Resized(workload, config, sms)
+    """Returns what `tunefa.compile.launch.lengths` describes, unless splits follow the batch."""
+    return None if workload.batchvariant else _Resized(workload, config, sms)
 
 
 class _Resized(Splits):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tests.support import cuda_on_cpu, latent_calls
 from tests.support.cuda_on_cpu import Mode, OnCpu
+from tunefa.compile.launch import lengths
 from tunefa.compile.launch.driver import DriverError
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.spec import arch_catalog as archs
@@ -88,12 +89,12 @@ def test_rows_are_right(
 
 def test_splits_fill_the_device_where_bits_may_follow_the_batch(tmp_path: Path) -> None:
     """Two sequences with two tiles each: one split of each sequence for two SMs, two for nine."""
-    lengths = [700, 257]
+    keys = [700, 257]
     workload, config = of("b2_h128_k700_d192_dv128_bf16_page32", {})
     workload = replace(workload, batchvariant=True)
     run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
-    tensors = latent_calls.made(workload, lengths)
-    wanted = latent_calls.right(workload, tensors, lengths, workload.head_dim**-0.5)
+    tensors = latent_calls.made(workload, keys)
+    wanted = latent_calls.right(workload, tensors, keys, workload.head_dim**-0.5)
     for sms, splits in ((2, 1), (9, 2), (132, 6)):
         spec = SimpleNamespace(workload=workload, config=config, sms=sms)
         kept, _ = KERNEL.module.scratch(tensors, spec)
@@ -103,6 +104,12 @@ def test_splits_fill_the_device_where_bits_may_follow_the_batch(tmp_path: Path) 
         run(tensors, workload, MODES[0], sms=sms)
         error = latent_calls.worst_row((tensors[3], tensors[4]), wanted)
         assert error <= 2 * TOLERANCE[workload.dtype]
+
+
+def test_no_launch_follows_sizes_where_splits_follow_the_batch() -> None:
+    workload, config = of("b2_h128_k700_d192_dv128_bf16_page32", {})
+    assert lengths.load_cache(KERNEL, workload, config, 132) is not None
+    assert lengths.load_cache(KERNEL, replace(workload, batchvariant=True), config, 132) is None
 
 
 def test_cases_have_every_value_of_what_is_compiled() -> None:
