@@ -25,7 +25,7 @@ the GPU, waits for compilers, and lets others try theirs."""
 
 
 class Waiting(Protocol):
-    """What a search does while it waits for the GPU."""
+    """The work of a search that waits for the GPU."""
 
     def is_enough(self) -> bool:
         """Lets compilers go on. Returns whether enough is compiled."""
@@ -48,6 +48,7 @@ class Turn:
         self.name, self.value = name, value
         self.state: _State = "preparing"
         self.may_try = False
+        self.is_ready = False  # it waits with enough compiled, also while it tries a config
         self._turns = gpu_turns
 
     @contextlib.contextmanager
@@ -58,8 +59,8 @@ class Turn:
         Configs may be tried before. Raises NoTurnLeft if there is no time left for it, and what
         `Waiting.try_one` raises.
         """
-        self._turns.begin(self, waiting)
         try:
+            self._turns.begin(self, waiting)
             yield
         finally:
             self.end()
@@ -133,9 +134,14 @@ class Turns:
             self._changed.notify_all()
 
     def count(self, *states: _State) -> int:
-        """Returns how many searches are in one of these states."""
+        """Returns how many searches are in one of these states. A search that is ready counts as
+        `ready` while it tries a config, too."""
         with self._changed:
-            return sum(turn.state in states for turn in self._turns)
+            return sum(
+                turn.state in states
+                or ("ready" in states and turn.state == "trying" and turn.is_ready)
+                for turn in self._turns
+            )
 
     @property
     def searches(self) -> int:
@@ -147,11 +153,11 @@ class Turns:
     def free_s(self) -> float:
         """The seconds in which no search had the GPU."""
         with self._changed:
-            now = 0.0 if self._timing else time.monotonic() - self._free_since
+            now = 0.0 if self._is_taken else time.monotonic() - self._free_since
             return self._free_s + now
 
     @property
-    def _timing(self) -> bool:
+    def _is_taken(self) -> bool:
         return self._is_any("timing", "trying", "lending")
 
     def _is_any(self, *states: _State) -> bool:
@@ -160,13 +166,14 @@ class Turns:
     def begin(self, turn: Turn, waiting: Waiting | None) -> None:
         """Waits until a turn begins, see `Turn.taken`."""
         while True:
-            state: _State = "ready" if waiting is None or waiting.is_enough() else "compiling"
+            turn.is_ready = waiting is None or waiting.is_enough()
+            state: _State = "ready" if turn.is_ready else "compiling"
             turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
                 if self._why_closed or self.left_s() < self._least_s:
                     raise NoTurnLeft(self._why_closed or "the budget was used before its turn")
                 turn.state = state
-                if not self._timing and turn is self._first():
+                if not self._is_taken and turn is self._first():
                     self._take(turn, "timing")
                     return
                 tries = self._may_try(turn)
@@ -175,8 +182,11 @@ class Turns:
                 else:
                     self._changed.wait(_LOOK_S)
             if tries and waiting is not None:
-                waiting.try_one()
-                self._leave(turn, state)
+                try:
+                    waiting.try_one()
+                    turn.may_try = waiting.has_untried()  # so that no other tries one in between
+                finally:
+                    self._leave(turn, state)
 
     def _may_try(self, turn: Turn) -> bool:
         """Whether a search that waits may try a config: none is ready, or the GPU is lent."""
@@ -197,14 +207,14 @@ class Turns:
         if state == "trying":
             self._tried = turn
         turn.may_try = False
-        if not self._timing:
+        if not self._is_taken:
             self._free_s += time.monotonic() - self._free_since
         turn.state = state
 
     def _leave(self, turn: Turn, state: _State) -> None:
         with self._changed:
             turn.state = state
-            if not self._timing:
+            if not self._is_taken:
                 self._free_since = time.monotonic()
             self._changed.notify_all()
 
@@ -225,6 +235,6 @@ class Turns:
             if turn.state != "over":
                 turn.state = "over"
                 self._turns.remove(turn)
-            if had_it and not self._timing:
+            if had_it and not self._is_taken:
                 self._free_since = time.monotonic()
             self._changed.notify_all()
