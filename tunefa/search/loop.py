@@ -25,6 +25,9 @@ _GAIN = 0.995
 """A trial is a gain if its time is less than the best time multiplied by this."""
 _PATIENCE_S = 0.5
 """The seconds that a search waits for a compiler before another one may have the GPU."""
+_LENDS_S = 1.5
+"""A search with less time left lends the GPU to nobody: it would wait for the end of the other
+search's trial, which may take a second."""
 _ASKED_AT_ONCE = 2
 """The configs that a search with the GPU asks for before its next trial, where one is compiled.
 With two of them, those in progress still become more."""
@@ -160,6 +163,10 @@ class Share:
             return math.inf
         return self.budget.patience(self.fraction) - time.monotonic()
 
+    def left_s(self, stopping: StoppingRule, until: float) -> float:
+        """The seconds for which a search waits for a trial, if its time is over at `until`."""
+        return until - time.monotonic() if stopping.found_any else self.patience_s(stopping)
+
     def waits(self, evaluator: Objective, since: float) -> bool:
         """Whether the GPU waits for a config that is compiled, and the strategy was asked for long
         enough `since` that `time.monotonic`."""
@@ -173,7 +180,7 @@ class Share:
         if self.turn is None or not right:
             return False
         until = time.monotonic() + left_s
-        while not _is_ready(evaluator, self.turn, min(_PATIENCE_S, until - time.monotonic())):
+        while not _is_ready(evaluator, self.turn, until - time.monotonic()):
             if self.turn.is_wanted:
                 return True
             if time.monotonic() >= until:
@@ -181,12 +188,16 @@ class Share:
         return False
 
 
-def _is_ready(evaluator: Objective, turn: Turn, wait_s: float) -> bool:
-    """Whether a config in progress is compiled; waits for one, and lends the GPU meanwhile."""
+def _is_ready(evaluator: Objective, turn: Turn, left_s: float) -> bool:
+    """Whether a config in progress is compiled. Waits for one, for `left_s` seconds at most, and
+    lends the GPU meanwhile if there is time for it."""
     if evaluator.is_ready(0.0):
         return True
+    wait_s = min(_PATIENCE_S, max(0.0, left_s))
+    if left_s < _LENDS_S:
+        return evaluator.is_ready(wait_s)
     with turn.lent():
-        return evaluator.is_ready(max(0.0, wait_s))
+        return evaluator.is_ready(wait_s)
 
 
 def patience(objective: ObjectiveKind) -> int:
@@ -223,11 +234,14 @@ def trials(
                 break  # if nothing is left, it is asked again when it knows another trial
             evaluator.submit(config)
             in_progress, submitted, asked = in_progress + 1, submitted + 1, asked + 1
-        left_s = until - time.monotonic() if stopping.found_any else share.patience_s(stopping)
+        left_s = share.left_s(stopping, until)
         if in_progress == 0 or (stopping.found_any and left_s <= 0.0):
             return
         if share.gives_way(evaluator, stopping, left_s):
             stopping.gave_way = True
+            return
+        left_s = share.left_s(stopping, until)  # to lend the GPU takes time
+        if stopping.found_any and left_s <= 0.0:
             return
         trial = evaluator.next(max(0.0, left_s))  # a default that is ready is taken at any time
         if trial is None:

@@ -1,0 +1,94 @@
+"""tunefa/search/loop.py: when a search that waits for compilers lends the GPU to others."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.fake_objective import KERNEL, Fake, request
+from tunefa.search import loop
+from tunefa.search.budget import FLOOR_S, Budget
+from tunefa.search.loop import Share, StoppingRule
+from tunefa.spec.trial import Config, Trial
+
+OTHERS_S = 1.0
+"""The trial of another search takes so long."""
+FOUND = Trial({"A": 9}, "ok", predicted_us=100.0)
+
+
+class Slow(Fake):
+    """Its compilers need a minute for each config."""
+
+    asked_s: list[float]
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(request().case(KERNEL))
+        self.clock, self.asked_s = clock, []
+
+    def is_ready(self, wait_s: float) -> bool:
+        self.clock.sleep(wait_s)
+        return False
+
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        self.asked_s.append(wait_s)
+        self.clock.sleep(wait_s)
+        return None
+
+
+class Lends:
+    """A turn. Another search tries a config each time that it is lent, and is not ready itself."""
+
+    is_wanted = False
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lent_at: list[float] = []
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        self.lent_at.append(self.clock.now)
+        yield
+        self.clock.sleep(OTHERS_S)
+
+
+class Never:
+    """A strategy that proposes one config for ever."""
+
+    def ask(self) -> Config | None:
+        return {"A": 0}
+
+    def tell(self, trial: Trial) -> None:
+        pass
+
+
+def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, float]:
+    """What a search has waited for and lent, and when it ended, in seconds after its start."""
+    evaluator, turn, start = Slow(clock), Lends(clock), clock.now
+    asked: Any = turn
+    share = Share(Budget(seconds=seconds), 1.0, 0, 0.0, turn=asked)
+    stopping = StoppingRule().resumed(earlier)
+    if not earlier:
+        stopping.to_beat_us = 80.0  # another kernel has something right
+    assert list(loop.trials(Never(), evaluator, share, stopping)) == []
+    turn.lent_at = [at - start for at in turn.lent_at]
+    return evaluator, turn, clock.now - start
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.4, 5.0, 10.3])
+def test_a_search_that_lends_ends_in_time(clock: Clock, seconds: float) -> None:
+    evaluator, turn, took_s = waited(clock, seconds, FOUND)
+    assert took_s == pytest.approx(seconds)
+    assert all(at <= seconds - loop._LENDS_S for at in turn.lent_at)
+    assert bool(turn.lent_at) == (seconds >= loop._LENDS_S)
+    assert evaluator.asked_s == [], "no time is left for a trial"
+
+
+def test_what_is_late_waits_no_longer(clock: Clock) -> None:
+    evaluator, turn, took_s = waited(clock, 0.1)
+    assert evaluator.asked_s == [0.0], "the time that lending took is over"
+    assert turn.lent_at and took_s == pytest.approx(FLOOR_S)
