@@ -227,12 +227,35 @@ def test_workers_that_start_together_claim_and_begin_with_other_workloads(
         assert len(held.slices()) == 2
 
 
-def test_a_worker_with_other_versions_gives_its_first_workload_back(
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (TunefaError("another driver"), "another driver"),
+        (RuntimeError("no library"), "no library"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_a_worker_that_cannot_begin_gives_its_first_workload_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, why: str
+) -> None:
+    monkeypatch.setattr(preparation, "begin_defaults", lambda cases, compilers: None)
+    held = begun(tmp_path)
+    with pytest.raises(type(error)), starting(held, "GPU 0").prepared():
+        raise error
+    (only,) = held.slices()
+    assert only.lost == why and not only.counts and not only.is_running
+
+
+def test_a_worker_that_ends_before_its_first_slice_gives_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparation, "begin_defaults", lambda cases, compilers: None)
     held = begun(tmp_path)
-    with pytest.raises(TunefaError, match="another driver"), starting(held, "GPU 0").prepared():
-        raise TunefaError("another driver")
+    one = starting(held, "GPU 0")
+    with one.prepared():
+        pass
+    monkeypatch.setattr(one, "_begins_more", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        one.run()
     (only,) = held.slices()
-    assert only.lost == "another driver" and not only.counts and not only.is_running
+    assert only.lost == "its worker has ended" and not only.counts and not only.is_running

@@ -127,12 +127,11 @@ class _Worker:
     shared: Processes | None
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
     watch: Watch = field(default_factory=lambda: Watch(GONE_S))
-
-    first: Slice | None = None
-    """What it has claimed before it begins."""
-    values: dict[str, float] = field(default_factory=dict)
-    """What is expected of each workload, weighted, at the last look."""
-    is_over: bool = False
+    first: Slice | None = field(init=False, default=None)
+    """The slice that it has claimed before it begins."""
+    values: dict[str, float] = field(init=False, default_factory=dict)
+    """The gain that is expected of each workload, weighted, at the last look."""
+    is_over: bool = field(init=False, default=False)
     """Whether nothing is left to do."""
     gpu_turns: Turns = field(init=False)
 
@@ -155,9 +154,15 @@ class _Worker:
                 processes.begin(self.plan, self._item(first), shared, shared.model)
                 self.store.records()  # it keeps what it has read, for all slices
                 yield
-        except TunefaError as error:
-            self.study.fail(first, str(error), counts=False)
+        except BaseException as error:
+            self._give_back(str(error) or type(error).__name__)
             raise
+
+    def _give_back(self, why: str) -> None:
+        """Leaves the slice that it has claimed and not begun to others."""
+        if self.first is not None:
+            with contextlib.suppress(TunefaError):  # the error that ends it is raised
+                self.study.fail(self.first, why, counts=False)
 
     def run(self) -> str | None:
         """Works off slices. Returns why the GPU was put aside.
@@ -181,7 +186,8 @@ class _Worker:
                         time.sleep(_PAUSE_S)  # another worker may be lost, and leave its workload
                 return aside
             finally:
-                self.gpu_turns.close("its worker has ended")
+                self.gpu_turns.close(why := "its worker has ended")
+                self._give_back(why)
                 gpu.note(now=True)
 
     def _ended(self) -> str | None:
@@ -198,9 +204,8 @@ class _Worker:
             return True
         if not self.overlaps or len(self.running) >= MOST_SLICES:
             return False
-        return (
-            not self.gpu_turns.count("preparing") and self.gpu_turns.count("ready") < READY_SLICES
-        )
+        count = self.gpu_turns.count
+        return not count("preparing") and count("ready") < READY_SLICES
 
     def _begin(self, threads: ThreadPoolExecutor) -> bool:
         """Begins the slice that is worth the most, if there is one. Returns whether nothing is
@@ -215,12 +220,13 @@ class _Worker:
     def _claim(self) -> Slice | None:
         """Claims the workload that is worth the most; None if none is free that is worth it, or
         another worker was first."""
+        self.is_over = False
         slices = self._living(self.study.slices())
         now = standings(self.items.begin(self.study.notes), slices)
         expected = allocate.expected_gains(now)
         self.values = {each.key: each.weight * expected[each.key] for each in now}
         left = self.clock.left(slices)
-        if self.clock.trials is None:  # those that will have the GPU before
+        if self.clock.trials is None:  # the slices that wait have the GPU before this one
             left -= sum(s.amount for s, turn in self.running.values() if not turn.has_begun)
         granted = allocate.grant(now, left, self._workers(slices), self.amounts)
         if granted is None:
