@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, TimeoutError
@@ -48,6 +49,25 @@ def test_renewed_workers_are_new_processes(workers: Workers) -> None:
     first = pid_of(workers)
     workers.renew()
     assert gone(first) and pid_of(workers) != first
+
+
+def test_tasks_are_taken_while_workers_are_renewed(workers: Workers) -> None:
+    first, stop = pid_of(workers), workers._crew.stop
+    ending, may_end = threading.Event(), threading.Event()
+
+    def slow_stop() -> None:
+        ending.set()
+        assert may_end.wait(LIMIT_S)
+        stop()
+
+    workers._crew.stop = slow_stop  # type: ignore[method-assign]
+    renewing = threading.Thread(target=workers.renew, daemon=True)
+    renewing.start()
+    assert ending.wait(LIMIT_S)
+    assert pid_of(workers) != first and not gone(first)
+    may_end.set()
+    renewing.join(LIMIT_S)
+    assert gone(first) and not gone(pid_of(workers))
 
 
 def test_tasks_that_no_worker_has_begun_are_cancelled(workers: Workers) -> None:

@@ -56,12 +56,9 @@ class Workers:
     """A pool of up to `count` processes, which are started when needed."""
 
     def __init__(
-        self,
-        count: int,
-        memory_bytes: int | None = None,
-        lasting: bool = True,
+        self, count: int, memory_bytes: int | None = None, lasting: bool = True,
         place: Place | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`memory_bytes` is the resident memory that a worker may hold, together with the processes
         that it starts; None stands for no limit. Workers that are not `lasting` may be renewed to
         stop what they do. `place` is where they run; None stands for where this process runs.
@@ -70,6 +67,7 @@ class Workers:
         self.apart = place is not None and bool(place.cores)
         self.ran_s: defaultdict[str, float] = defaultdict(float)  # tasks' times
         self._start = functools.partial(_Process, memory_bytes=memory_bytes, place=place or Place())
+        self._lock = threading.Lock()  # nothing is submitted to a crew that ends
         self._crew = _Crew(self.ran_s)
 
     def __enter__(self) -> Workers:
@@ -89,28 +87,30 @@ class Workers:
         TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
         RuntimeError after `stop`.
         """
-        crew = self._crew
-        if crew.stopped:
-            raise RuntimeError("the workers were stopped")
         future: Future[_Result] = Future()
-        with _delayed_ctrl_c():
+        with _delayed_ctrl_c(), self._lock:
+            if (crew := self._crew).stopped:
+                raise RuntimeError("the workers were stopped")
             crew.put(_Job(task, arguments, limit_s, future), can_wait)
-            with crew.lock:
-                if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
-                    thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
-                    thread.start()
-                    crew.threads.append(thread)
+            if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
+                thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
+                thread.start()
+                crew.threads.append(thread)
         return future
 
     def stop(self) -> None:
         """Ends all workers at once, and the processes that they wait for."""
         with _delayed_ctrl_c():
+            with self._lock:
+                self._crew.stopped = True
             self._crew.stop()
 
     def renew(self) -> None:
-        """Ends all workers. The next task starts new ones."""
-        self.stop()
-        self._crew = _Crew(self.ran_s)
+        """Ends all workers. The next task starts new ones, also while these end."""
+        with _delayed_ctrl_c():
+            with self._lock:
+                ending, self._crew = self._crew, _Crew(self.ran_s)
+            ending.stop()
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,6 @@ class _Crew:
     numbers: Iterator[int] = field(default_factory=itertools.count)
     threads: list[threading.Thread] = field(default_factory=list)
     idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
 
     def __post_init__(self) -> None:
