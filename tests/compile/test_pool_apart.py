@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
+from tests.support.processes import Shared
 from tunefa.compile.pool import FINISH_S, CompilePool
 from tunefa.spec.target import Case
 
@@ -15,7 +15,7 @@ CASE = Case.from_names("attention_fwd_triton", "q512", "sm90")
 
 def test_nobody_waits_for_compilers_on_cores_of_their_own() -> None:
     begun: Future[Any] = Future()
-    shared: Any = SimpleNamespace(count=1, lasting=True, apart=True, submit=lambda *_: begun)
+    shared: Any = Shared(count=1, lasting=True, apart=True, submit=lambda *_: begun)
     pool = CompilePool(CASE, processes=shared)
     pending = [pool.submit(CASE.default())]
     begun.set_running_or_notify_cancel()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from tests.support.fake_objective import KERNEL, request
 from tests.support.processes import Shared
+from tunefa.compile import pool
 from tunefa.compile.pool import CompilePool
+from tunefa.measure import launches
+from tunefa.spec.workload import Workload
 
 CASE = request().case(KERNEL)
 
@@ -22,22 +26,50 @@ def test_what_was_begun_before_is_compiled_once() -> None:
     shared: Any = Shared(count=1, lasting=True, apart=True, submit=submit)
     CompilePool(CASE, processes=shared).begin({"A": 1})
     assert tasks[0][-1] is True, "after what searches with the GPU wait for"
-    pool = CompilePool(CASE, processes=shared)
-    found = pool.submit({"A": 1}, True)
+    own = CompilePool(CASE, processes=shared)
+    found = own.submit({"A": 1}, True)
     assert len(tasks) == 1
-    pool.submit({"A": 1})
-    pool.begin({"A": 2})
+    own.submit({"A": 1})
+    own.begin({"A": 2})
     assert len(tasks) == 3, "what was asked for is compiled anew, and so is another config"
     other: Any = Shared(**vars(shared))
     assert CompilePool(CASE, processes=other).submit({"A": 2}).future is not found.future
     assert len(tasks) == 4, "other processes know nothing of it"
 
 
+def test_what_nothing_asks_for_is_dropped_and_not_compiled() -> None:
+    made: list[Future[Any]] = []
+
+    def submit(*_: Any) -> Future[Any]:
+        made.append(Future())
+        return made[-1]
+
+    shared: Any = Shared(count=1, lasting=True, apart=True, submit=submit)
+    own = CompilePool(CASE, processes=shared)
+    other = CompilePool(replace(CASE, workload=Workload.parse("q512")), processes=shared)
+    for each in (own, other):
+        each.begin({"A": 1})
+    pool.forget(shared, [CASE])
+    assert made[0].cancelled() and not made[1].cancelled()
+    assert other.submit({"A": 1}).future is made[1] and len(made) == 2
+    assert own.submit({"A": 1}).future is made[2]
+
+
+def test_what_was_begun_for_another_check_is_not_the_same() -> None:
+    made = iter([first := Future[Any](), second := Future[Any]()])
+    shared: Any = Shared(count=1, lasting=True, apart=True, submit=lambda *_: next(made))
+    CompilePool(CASE, None, None, shared).begin({"A": 1})
+    assert (
+        CompilePool(CASE, None, launches.shape_to_check, shared).submit({"A": 1}).future is second
+    )
+    assert CompilePool(CASE, None, None, shared).submit({"A": 1}).future is first
+
+
 def test_what_was_begun_and_stopped_is_compiled_anew() -> None:
     made = [Future[Any](), Future[Any]()]
     left = iter(made)
     shared: Any = Shared(count=1, lasting=True, apart=True, submit=lambda *_: next(left))
-    pool = CompilePool(CASE, processes=shared)
-    pool.begin({"A": 1})
+    own = CompilePool(CASE, processes=shared)
+    own.begin({"A": 1})
     made[0].cancel()
-    assert pool.submit({"A": 1}).future is made[1]
+    assert own.submit({"A": 1}).future is made[1]

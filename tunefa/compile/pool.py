@@ -41,7 +41,8 @@ here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 _Compiling = Future[tuple[Outcome, Resources | None, float, str]]
 _begun: WeakKeyDictionary[Workers, dict[Any, _Compiling]] = WeakKeyDictionary()
-"""By case and config: what was begun before a search asked for it, see `CompilePool.begin`."""
+"""The configs that processes compile before a search asks for them, see `CompilePool.begin`. The
+key is the case's names, the config's identity and `also`."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class CompilePool:
     def submit(self, config: Config, can_wait: bool = False) -> Pending:
         """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
         result."""
-        begun = _begun.get(self._processes, {}).pop((self._case.names, identity(config)), None)
+        begun = _begun.get(self._processes, {}).pop(self._key(config), None)
         if begun is not None and not begun.cancelled():
             return Pending(config, begun)
         task = (self._case.names, dict(config), self._also)
@@ -157,7 +158,10 @@ class CompilePool:
         which the config is submitted has the result."""
         future = self.submit(config, True).future
         own = _begun.setdefault(self._processes, {})
-        own[self._case.names, identity(config)] = future
+        own[self._key(config)] = future
+
+    def _key(self, config: Config) -> tuple[Any, ...]:
+        return self._case.names, identity(config), self._also
 
     def wait_for_one(self, pending: Iterable[Pending], wait_s: float) -> bool:
         """Waits up to `wait_s` seconds until one is compiled, and returns whether one is. The time
@@ -168,6 +172,14 @@ class CompilePool:
         done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
         self._processes.ran_s[WAITING] += time.monotonic() - begun
         return bool(done)
+
+
+def forget(processes: Workers, cases: Iterable[Case]) -> None:
+    """Drops the configs of these cases that were begun, and that no pool was asked for."""
+    names, own = {case.names for case in cases}, _begun.get(processes, {})
+    for key in list(own):
+        if key[0] in names:
+            own.pop(key).cancel()
 
 
 def _compile(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
+from tunefa.compile import pool
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import anchored
 from tunefa.costmodel.ranking import rank_us
@@ -101,6 +102,8 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
     with contextlib.ExitStack() as stack:
         if state.model is not None:
             stack.callback(state.model.forget, request.workload)
+        if state.compilers is not None:
+            stack.callback(pool.forget, state.compilers, map(request.case, request.kernels))
         try:
             state.anchor = parts.anchor(request, store)
             ordered = parts.ordered(state, feasible, store)

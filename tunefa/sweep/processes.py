@@ -17,11 +17,12 @@ from tunefa.spec.target import Case
 from tunefa.sweep.cores import Share
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.requests import serving
+from tunefa.sweep.study import SweepStudy
 
 _MODELS = 3
 """The processes that list configs and ask the cost model, so that kernels wait less for others."""
-_LATER = ("scipy.optimize", "scipy.linalg")
-"""Modules that the first search would load, for half a second."""
+_SEARCH_MODULES = ("scipy.optimize", "scipy.linalg")
+"""The first search would load these modules, which takes half a second."""
 
 
 @contextlib.contextmanager
@@ -41,11 +42,13 @@ def shared(plan: Plan, share: Share) -> Iterator[Processes | None]:
         yield Processes(bench, compilers, ModelProcess(*models) if share.compilers else None)
 
 
-def begin(plan: Plan, item: Item, processes: Processes, model: ModelProcess) -> None:
-    """Lets compilers and the model begin with a workload, and loads what its search needs."""
-    kernels = serving(plan, item.workload, item.target)
+def begin(study: SweepStudy, item: Item, processes: Processes, model: ModelProcess) -> None:
+    """Lets compilers and the model begin with a workload that was claimed, and loads what its
+    search needs. The defaults of a workload that had a slice before are known, mostly."""
+    kernels = serving(study.plan, item.workload, item.target)
     cases = [Case(kernel, item.workload, item.target) for kernel in kernels]
     model.begin(cases)
-    preparation.begin_defaults(cases, processes.compilers)
-    for name in _LATER:
+    if sum(each.key == item.key for each in study.slices()) == 1:
+        preparation.begin_defaults(cases, processes.compilers)
+    for name in _SEARCH_MODULES:
         importlib.import_module(name)

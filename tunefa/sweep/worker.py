@@ -151,7 +151,7 @@ class _Worker:
         self.first = first
         try:
             with Beat(self.study, first):
-                processes.begin(self.plan, self._item(first), shared, shared.model)
+                processes.begin(self.study, self._item(first), shared, shared.model)
                 self.store.records()  # it keeps what it has read, for all slices
                 yield
         except BaseException as error:
