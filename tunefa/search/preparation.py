@@ -1,4 +1,4 @@
-"""What a search does while it waits for its turn at the GPU: compilers work for it, and where
+"""The preparation of a search that waits for its turn at the GPU: compilers work for it, and where
 nobody else needs the GPU, it tries what they have compiled.
 """
 
@@ -23,15 +23,16 @@ LEADER, OTHERS = 8, 4
 """The configs of the leading kernel, and of each other one, that are compiled while another search
 has the GPU. They bound what is compiled in vain where a workload gets no turn. The first four of a
 kernel do not depend on each other's times, so to choose them early costs nothing."""
-PART_OF_COMPILERS = 3
-"""One of so many parts of the compilers works for a search that waits for the GPU."""
+SHARING = 3
+"""Up to so many searches share the compilers equally. Where there are more, each one that waits
+for the GPU may still use a third of them, as not all of them need compilers at the same time."""
 Entrant = tuple[Part, Objective]
 """The part of a kernel, and what evaluates its configs."""
 
 
 @dataclass(eq=False)
 class _Prepared:
-    """A config that is prepared."""
+    """A config that compilers work for, or will, before the search has the GPU."""
 
     kernel: str
     config: Config
@@ -69,17 +70,17 @@ class Preparation:
         """Lets compilers go on. Returns whether all defaults are compiled, and as many of the rest
         as half of the leader's."""
         done = [self._is_compiled(each) for each in self._begun]
-        self._begin(self._compilers_share() - done.count(False))
+        self._begin(self._most_at_once() - done.count(False))
         if not all(self._is_compiled(each) for each in self._all if each.is_default):
             return False
         others = [each for each in self._all if not each.is_default]
         return 2 * sum(map(self._is_compiled, others)) >= min(LEADER, len(others))
 
-    def _compilers_share(self) -> int:
-        """How many compilers may work for it at once: a part, or more beside few searches."""
+    def _most_at_once(self) -> int:
+        """How many compilers may work for it at once."""
         turn = self._state.turn
-        searches = PART_OF_COMPILERS if turn is None else max(1, turn.searches)
-        return max(1, self._compilers.count // min(PART_OF_COMPILERS, searches))
+        searches = SHARING if turn is None else max(1, turn.searches)
+        return max(1, self._compilers.count // min(SHARING, searches))
 
     def begin_all(self) -> None:
         """Lets all compilers work for it: it has the GPU."""

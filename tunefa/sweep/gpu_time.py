@@ -22,8 +22,9 @@ _NOT_TIMED = ("_warm_up", "probe")
 
 @dataclass(frozen=True)
 class GpuTime:
-    """The seconds of one GPU. Its search chooses configs and writes files in what is left. While a
-    process starts, no search may be ready, or compilers may work: these parts overlap."""
+    """The seconds of one GPU. Its search chooses configs and writes files in what is left. The
+    parts may overlap. While a process starts, no search may be ready, or compilers may work. While
+    the search with the GPU waits for a compiler, another one may time its configs."""
 
     present_s: float = 0.0
     """It had a worker."""
@@ -32,7 +33,7 @@ class GpuTime:
     free_s: float = 0.0
     """No search was ready for it, where several searches take turns; else 0."""
     compiling_s: float = 0.0
-    """Its search waited for a compiler."""
+    """The search that had it waited for a compiler. It may have been busy for another one then."""
     starting_s: float = 0.0
     """A new process loaded PyTorch, or found out whether it works."""
 

@@ -62,7 +62,10 @@ def test_it_says_what_each_gpu_waited_for(run: Run, capsys: pytest.CaptureFixtur
     assert (
         "GPU 1 timed and raced for 10 of 40 s (25.00%). No search was ready for it for 5 s" in out
     )
-    assert "waited for compilers for 4 s, and processes started for 8 s" in out
+    assert (
+        "waited for compilers for 4 s, and processes started for 8 s. While a search waits for"
+        in out
+    )
     assert "searched for" not in out
     (told,) = sweep.to_data(replace(FOUND, gpus=gpus))["gpus"].values()
     assert (told["busy_share"], told["compiling_s"]) == (0.25, 4.0)

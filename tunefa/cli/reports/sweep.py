@@ -122,7 +122,8 @@ def _print_times(found: Outcome, out: Console) -> None:
             f"{name} timed and raced for {gpu.busy_s:.0f} of {gpu.present_s:.0f} s "
             f"({_share(gpu.busy_s, gpu.present_s)}). No search was ready for it for "
             f"{gpu.free_s:.0f} s, its search waited for compilers for {gpu.compiling_s:.0f} s, and "
-            f"processes started for {gpu.starting_s:.0f} s",
+            f"processes started for {gpu.starting_s:.0f} s. While a search waits for compilers, "
+            "the GPU may time another one's configs, so these times may overlap",
             soft_wrap=True,
         )
     for name, seconds in ({} if found.gpus else found.busy_s()).items():
