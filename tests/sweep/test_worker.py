@@ -227,22 +227,6 @@ def test_workers_that_start_together_claim_and_begin_with_other_workloads(
         assert len(held.slices()) == 2
 
 
-def test_the_defaults_of_a_workload_that_had_a_slice_are_not_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[Any] = []
-    monkeypatch.setattr(preparation, "begin_defaults", lambda *asked: compiled.append(asked))
-    held = begun(tmp_path)
-    with starting(held, "GPU 0").prepared():
-        assert len(compiled) == 1
-    (before,) = held.slices()
-    held.fail(before, "its worker was killed", counts=False)
-    again = starting(held, "GPU 0")
-    with again.prepared():
-        assert again.first is not None and again.first.key == before.key
-        assert len(compiled) == 1
-
-
 @pytest.mark.parametrize(
     ("error", "why"),
     [
