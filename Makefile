@@ -20,7 +20,7 @@ help: ## this list
 
 # A path that a shell can use where make was started, and the default workload if ARGS names none.
 TUNEFA := $(if $(filter $(PWD),$(CURDIR)),,$(CURDIR)/)$(VENV)/bin/tunefa
-SEQLEN := $(if $(filter -w% --workload% --seqlen --seqlen=% --replay% -h --help,$(ARGS)),,--seqlen 8192)
+SEQLEN := $(if $(filter -w% --workload% --seqlen --seqlen=% --decode --replay% -h --help,$(ARGS)),,--seqlen 8192)
 
 search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another chip
 	@"$(TUNEFA)" search $(ARGS) $(SEQLEN)

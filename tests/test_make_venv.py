@@ -91,6 +91,7 @@ def search_of_make(folder: Path, args: str | None = None) -> str:
         ("--arch sm80", "--arch sm80 --seqlen 8192"),
         ("--arch sm80 --seqlen 4k", "--arch sm80 --seqlen 4k"),
         ("-w q512 --window=9", "-w q512 --window=9"),
+        ("--decode --batch 64", "--decode --batch 64"),
         ("--resume", "--resume --seqlen 8192"),
     ],
 )
