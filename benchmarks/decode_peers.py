@@ -12,6 +12,7 @@ from benchmarks.graphs import Call
 from tunefa.spec.workload import Workload
 
 MOST_COPIED_BYTES = 5e10
+"""Caches with more bytes are not copied to another layout: both must fit on the device."""
 
 
 def cudnn(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:

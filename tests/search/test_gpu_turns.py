@@ -20,7 +20,7 @@ class Search:
         self.turn, self.untried = gpu_turns.new(name, value), untried
         self.is_ready = self.had_it = False
         self.tried: list[str] = []
-        """What others tried and had until then, in a list that searches may share."""
+        """The searches that tried a config, by name, in a list that searches may share."""
 
     def is_enough(self) -> bool:
         return self.is_ready

@@ -67,7 +67,7 @@ class Never:
 
 
 def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, float]:
-    """What a search has waited for and lent, and when it ended, in seconds after its start."""
+    """Returns the waits and loans of a search, and when it ended, in seconds after its start."""
     evaluator, turn, start = Slow(clock), Lends(clock), clock.now
     asked: Any = turn
     share = Share(Budget(seconds=seconds), 1.0, 0, 0.0, turn=asked)

@@ -134,9 +134,7 @@ def _opened(state: SearchState, part: Part, objective: Objective, known: bool) -
         trial: Trial | None = objective.next(wait_s)
         if trial is None:
             return part
-        if part.strategy is not None:
-            part.strategy.tell(trial)
-        part = replace(part, opened=trial)
+        part = part.knowing(trial)
         state.keep(part.name, trial)
     except KeyboardInterrupt:
         state.interrupted = True

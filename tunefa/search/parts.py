@@ -66,6 +66,14 @@ class Part:
         opened = [] if self.opened is None or known else [self.opened]
         return [*self.earlier, *opened, *self.early]
 
+    def knowing(self, trial: Trial) -> Part:
+        """Returns the part with a trial from before its search, which its strategy is told."""
+        if self.strategy is not None:
+            self.strategy.tell(trial)
+        if trial.config in self.first[:1]:
+            return replace(self, opened=trial)
+        return replace(self, early=(*self.early, trial))
+
     @property
     def is_single(self) -> bool:
         """Whether there is only one config, as for a library."""

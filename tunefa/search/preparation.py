@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tunefa.compile.pool import CompilePool
 from tunefa.compile.workers import Workers
@@ -104,14 +104,8 @@ class Preparation:
         trial = objective.next(math.inf if turn is None else max(0.0, turn.left_s))
         if trial is None:  # it had no time to end
             return
-        part = self.parts[chosen.kernel]
-        if part.strategy is not None:
-            part.strategy.tell(trial)
-        if chosen.is_default:
-            self.parts[part.name] = replace(part, opened=trial)
-        else:
-            self.parts[part.name] = replace(part, early=(*part.early, trial))
-        self._state.keep(part.name, trial)
+        self.parts[chosen.kernel] = self.parts[chosen.kernel].knowing(trial)
+        self._state.keep(chosen.kernel, trial)
 
     def _untried(self) -> list[_Prepared]:
         return [each for each in self._begun if not each.was_tried and self._is_compiled(each)]
