@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 from torch import Tensor, is_grad_enabled
-from torch._C import (
-    _are_functorch_transforms_active,
-    _is_any_autocast_enabled,
-    _len_torch_dispatch_stack,
-)
-from torch.autograd import forward_ad
+from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
-from tunefa.runtime import autocast, process
+from tunefa.measure.attention_inputs import E4M3
+from tunefa.runtime import autocast, plain_autograd, process
 from tunefa.runtime.call import Call, Descales, Options, Tensors, Window
+from tunefa.runtime.plain_autograd import no_mode_is_active
 from tunefa.runtime.sinks import check_sinks, with_sinks
 
 Layout = Literal["bshd", "bhsd"]
@@ -176,9 +173,12 @@ def attention(
         out, lse = _through_op(tensors, options, scale)
     elif _is_plain(tensors):
         plan, scale = process.current().ready(tensors, options, scale)
-        if not return_lse:
+        if _has_gradients(tensors):
+            out, lse = plain_autograd.attention(plan, tensors, options, scale)
+        elif not return_lse:
             return plan.output(tensors, scale)
-        out, lse = plan.run(tensors, scale)
+        else:
+            out, lse = plan.run(tensors, scale)
     else:
         Call.of(tensors, options, scale)  # raises for wrong arguments before the dispatcher does
         out, lse = _through_op(tensors, options, scale)
@@ -188,22 +188,26 @@ def attention(
 def _is_plain(tensors: Tensors) -> bool:
     """Whether the call can go around PyTorch's dispatcher, which takes tens of microseconds.
 
-    Autograd, torch.func, tensor subclasses, fake tensors, and dispatch modes need the dispatcher.
+    torch.func, tensor subclasses, fake tensors, dispatch modes and e4m3 with gradients need it.
     """
     q, k, v, cu_seqlens, descales = tensors
     return (
         type(q) is Tensor
         and type(k) is Tensor
         and type(v) is Tensor
-        and not (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-        and _len_torch_dispatch_stack() == 0
-        and not _are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and no_mode_is_active()
+        and (q.dtype is not E4M3 or not _has_gradients(tensors))
         and (
             cu_seqlens is None or (type(cu_seqlens[0]) is Tensor and type(cu_seqlens[1]) is Tensor)
         )
         and (not descales or all(map(_is_plain_descale, descales)))
     )
+
+
+def _has_gradients(tensors: Tensors) -> bool:
+    """Whether PyTorch may ask for the gradients of a call."""
+    q, k, v, _, _ = tensors
+    return is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
 
 
 def _is_plain_descale(descale: Any) -> bool:

@@ -37,6 +37,17 @@ def flash_attention(
     return out, lse
 
 
+def gradients(
+    tensors: Tensors, options: Options, scale: float | None, given: Gradients
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Calls the op of gradients with the arguments of `Runtime.gradients`; returns (dq, dk, dv)."""
+    if not is_compiling():
+        tell_pytorch()
+    outputs = given.grad_out, given.grad_lse, given.out, given.lse
+    dq, dk, dv = _call_backward(*outputs, *flat(tensors, options, scale))
+    return dq, dk, dv
+
+
 def tell_pytorch() -> None:
     """Gives the ops' formulas to PyTorch's FLOP counter, and their sharding rules to its DTensor.
 

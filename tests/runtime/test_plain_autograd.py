@@ -1,0 +1,124 @@
+"""tunefa/runtime/plain_autograd.py: gradients of plain tensors, with and without the op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tunefa
+from tests.support.op_calls import close, inputs
+from tunefa.errors import TunefaError
+from tunefa.runtime import ops
+from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.plain_autograd import no_mode_is_active
+
+SHAPE = (4, 2, 7, 12, 8, 16)
+
+
+class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Remembers the names of tunefa's ops."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.namespace == "tunefa":
+            self.names.append(op._opname)
+        return op(*args, **(kwargs or {}))
+
+
+def of_op(x: Sequence[Tensor], grads: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The gradients of q, k and v by the op's own formula."""
+    q, k, v = x
+    both = ops.flash_attention(Tensors(q, k, v), Options(True), None)
+    pairs = [(out, grad) for out, grad in zip(both, grads, strict=True) if grad is not None]
+    outs, wanted = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, (q, k, v), wanted, allow_unused=True)
+
+
+def backward(loss: Any) -> None:
+    loss.backward()
+
+
+@pytest.mark.parametrize("which", [(True, False), (False, True), (True, True)])
+def test_gradients_are_those_of_the_op(
+    which: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = q, k, v = inputs(SHAPE)
+    both = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)
+    random = [torch.randn_like(each) for each in both]
+    wanted = [each if use else None for each, use in zip(random, which, strict=True)]
+    expected = of_op(x, wanted)
+    for name in ("flash_attention", "gradients"):
+        monkeypatch.setattr(ops, name, None)  # neither op is called
+    both = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)
+    pairs = [(out, grad) for out, grad in zip(both, wanted, strict=True) if grad is not None]
+    outs, grads = zip(*pairs, strict=True)
+    close(torch.autograd.grad(outs, x, grads), expected)
+
+
+def test_packed_sequences_have_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = q, k, v = [torch.randn(9, 2, 8).requires_grad_() for _ in range(3)]
+    starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+    parts = [[each[None, a:b] for each in x] for a, b in ((0, 4), (4, 9))]
+    right = torch.cat([tunefa.flash_attention(*part, causal=True)[0] for part in parts])
+    grad = torch.randn_like(right)
+    expected = torch.autograd.grad(right, x, grad)
+    monkeypatch.setattr(ops, "flash_attention", None)
+    out = tunefa.flash_attention_varlen(q, k, v, starts, starts, 5, 5, causal=True)
+    close(torch.autograd.grad(out, x, grad), expected)
+
+
+def test_only_one_input_needs_a_gradient() -> None:
+    q, k, v = (each.detach() for each in inputs(SHAPE))
+    out = tunefa.flash_attention(q, k.requires_grad_(), v, causal=True)
+    backward(out.sum())
+    assert k.grad is not None and q.grad is None and v.grad is None
+
+
+def test_modes_see_the_ops_of_both_passes() -> None:
+    x = q, k, v = inputs(SHAPE)
+    with Seen() as seen:
+        assert not no_mode_is_active()
+        backward(tunefa.flash_attention(q, k, v).sum())
+    assert seen.names == ["flash_attention", "flash_attention_backward"]
+    out = tunefa.flash_attention(q, k, v)
+    with Seen() as seen:  # of a forward pass that nothing watched
+        torch.autograd.grad(out.sum(), x)
+    assert seen.names == ["flash_attention_backward"]
+    assert no_mode_is_active()
+
+
+def test_a_backward_pass_may_be_compiled() -> None:
+    x = q, k, v = inputs(SHAPE)
+    right = torch.autograd.grad(tunefa.flash_attention(q, k, v).square().sum(), x)
+
+    def compiled(module: Any) -> Any:
+        return torch.compile(module, backend="aot_eager")
+
+    loss = tunefa.flash_attention(q, k, v).square().sum()
+    with torch._dynamo.compiled_autograd._enable(compiled):
+        backward(loss)
+    close(tuple(each.grad for each in x if each.grad is not None), right)
+
+
+def test_a_changed_input_is_noticed() -> None:
+    q, k, v = inputs(SHAPE)
+    scaled = q * 2
+    out = tunefa.flash_attention(scaled, k, v)
+    scaled.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        backward(out.sum())
+
+
+def test_e4m3_has_no_gradient_without_descales_too() -> None:
+    x = [torch.randn(1, 4, 2, 16).to(torch.float8_e4m3fn).requires_grad_() for _ in range(3)]
+    out = tunefa.flash_attention(x[0], x[1], x[2])
+    with pytest.raises(TunefaError, match="has no gradient"):
+        backward(out.sum())
