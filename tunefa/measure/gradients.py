@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +23,7 @@ from tunefa.measure.reference import grouped, ungrouped
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """Outputs of attention, and their gradients, of the outputs' shapes."""
 
     out: Tensor

@@ -157,16 +157,17 @@ class KernelGradients:
         inputs: Sequence[Tensor] = tensors[:3]
         if not self.rows_contiguous:
             inputs = with_contiguous_rows(*tensors[:3])
-        dq, dk, dv = (torch.empty_like(x) for x in inputs)
+        q, k, v = inputs
+        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         starts = tensors.cu_seqlens or ()
-        made = *launched(inputs, given, (dq, dk, dv)), *starts
+        made = *launched(inputs, given, grads), *starts
         launch = self.launches.launch
         if scale is not None and scale != workload.head_dim**-0.5:
             launch = self.launches.for_scale(
                 scale, lambda: (*as_prepared(made[:10], self.layout), *starts)
             )
         self.launches.start(launch, made)
-        return (dq, dk, dv) if self.rows_contiguous else like((dq, dk, dv), tensors)
+        return grads if self.rows_contiguous else like(grads, tensors)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def launched(
     one zero with strides of 0."""
     dlse = given.grad_lse
     if dlse is None:
-        dlse = zero(given.lse.device).expand(given.lse.shape)
+        dlse = _zeros(given.lse.device, given.lse.shape)
     return *inputs, given.out, given.lse, given.grad_out, dlse, *grads
 
 
@@ -236,6 +237,11 @@ def _like(grad: Tensor, tensor: Tensor) -> Tensor:
     if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
         return grad
     return made.copy_(grad)
+
+
+@functools.lru_cache(maxsize=256)  # `expand` takes as long as an allocation
+def _zeros(device: torch.device, shape: tuple[int, ...]) -> Tensor:
+    return zero(device).expand(shape)
 
 
 @functools.cache

@@ -84,6 +84,12 @@ def like(sizes: Sizes) -> Sizes:
 
     It is what PyTorch does on a device (`infer_dense_strides` in ATen/ExpandUtils.cpp).
     """
+    batch, heads, rows, columns, of_batch, *others = sizes
+    # Most are contiguous in the layout "bshd". The stride of an axis of length 1 does not count.
+    if others == [columns, heads * columns, 1] and (
+        batch == 1 or of_batch == heads * rows * columns
+    ):
+        return sizes
     shape, steps = sizes[:AXES], sizes[AXES:]
     ascending = sorted(zip(steps, shape, range(AXES), strict=True))
     found, count, is_dense = [0] * AXES, 1, True
@@ -96,9 +102,10 @@ def like(sizes: Sizes) -> Sizes:
 
 
 def _is_readable(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
-    if len(steps) != 4 or steps[3] != 1 or shape[3] % 16:
+    if len(steps) != 4 or 0 in steps or steps[3] != 1 or shape[3] % 16:
         return False
-    return all(step and step % 16 == 0 for step in steps[:3]) and max(steps[1:]) < MAX_STRIDE
+    of_batch, first, second, _ = steps
+    return (of_batch | first | second) % 16 == 0 and (first | second) < MAX_STRIDE
 
 
 class GradientFamily:
