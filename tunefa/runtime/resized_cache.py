@@ -14,7 +14,7 @@ from torch import Tensor
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Written
-from tunefa.compile.launch.steps import Steps, within
+from tunefa.compile.launch.steps import Steps, workspace
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
@@ -175,34 +175,40 @@ class ResizedCachePlan(Followed):
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
     ) -> Tensor:
         self._calls += 1
-        owner, launches, (q, k, v, *others) = self._owner, self._launches, tensors
+        owner, launches, written, q = self._owner, self._launches, self._written, tensors[0]
         if out is None:
             is_like = self._is_like_q and q.is_contiguous()
             out = torch.empty_like(q) if is_like else q.new_empty(self._shape)
-        of_splits, of_combining = self._written
         if scale is not None and scale != owner.default_scale:
             launches = self._of_scale(scale, tensors, out, lse)
-            _, (of_splits, of_combining) = launches.written(self._sizes)
-        before = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        behind = [each.data_ptr() for each in others if each is not None]
-        stream = launches.first.driver.current_stream(owner.device)
-        partial, whole, size = self._bytes
-
-        def start(at: int) -> None:
-            # An lse that the caller does not ask for is not read, and lies behind the other memory.
-            of_lse = at + whole if lse is None else lse.data_ptr()
-            addresses = *before, of_lse, *behind, at, at + partial
-            launches.first.start(stream, of_splits, addresses)
-            launches.second.start(stream, of_combining, addresses)
-
+            _, written = launches.written(self._sizes)
         if torch._C._cuda_getDevice() == owner.device:
-            within(size, stream, q, start)
+            self._start(launches, written, tensors, (out, lse))
         else:
             with torch.cuda.device(owner.device):
-                within(size, stream, q, start)
+                self._start(launches, written, tensors, (out, lse))
         if self.then is not None:
             self.proceed()
         return out
+
+    def _start(
+        self, launches: CacheLaunches, written: tuple[Written, Written], tensors: CacheTensors,
+        outputs: tuple[Tensor, Tensor | None],
+    ) -> None:  # fmt: skip
+        """Starts both kernels, on the current device."""
+        (q, k, v, *others), (out, lse) = tensors, outputs
+        before = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+        behind = [each.data_ptr() for each in others if each is not None]
+        first, second, (partial, whole, size) = launches.first, launches.second, self._bytes
+        stream = first.driver.current_stream(self._owner.device)
+        space = workspace(size, stream, q)
+        with space.lock:
+            at = space.at_least(size, q)
+            # An lse that the caller does not ask for is not read, and lies behind the other memory.
+            of_lse = at + whole if lse is None else lse.data_ptr()
+            addresses = *before, of_lse, *behind, at, at + partial
+            first.start(stream, written[0], addresses)
+            second.start(stream, written[1], addresses)
 
     def _of_scale(
         self, scale: float, tensors: CacheTensors, out: Tensor, lse: Tensor | None

@@ -13,7 +13,7 @@ from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import GradientSizes, ResizedGradients
 from tunefa.compile.launch.prepared import PreparedLaunch
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes, Written
-from tunefa.compile.launch.steps import Layout, Scratch, Steps, within
+from tunefa.compile.launch.steps import Layout, Scratch, Steps, workspace
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime.backward import KernelGradients, as_prepared, launched
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -168,7 +168,7 @@ class ResizedGradientPlan(Followed):
 
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
-        facts, (_, _, binary, tables) = self._facts, self._known
+        facts, (_, _, binary, _) = self._facts, self._known
         launches, driver = binary.launches, binary.launches.launches[0].driver
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
         if self._calls >= SHARED_CALLS or driver.is_capturing():
@@ -182,28 +182,38 @@ class ResizedGradientPlan(Followed):
             launches = self._of_scale(scale, lambda: as_prepared(made, facts.layout))
             sized = self._of_sizes(scale)
             written, layout = launches.written(sized), sized.layout
-        dlse = given.grad_lse
-        if dlse is None:  # its sizes are those that `launched` gives it
-            dlse = facts.zero
-        read = q, k, v, given.out, given.lse, given.grad_out, dlse
-        addresses = [*map(Tensor.data_ptr, (*read, *grads))]
-        stream = driver.current_stream(facts.device)
-        tables.meet(stream, facts.device)
-
-        def start(memory: int) -> None:
-            launches.start(stream, written, (*addresses, *layout.at(memory)))
-
         if torch._C._cuda_getDevice() == facts.device:
-            within(layout.bytes, stream, q, start)
+            self._start(launches, written, layout, (tensors, given, grads))
         else:
             with torch.cuda.device(facts.device):
-                within(layout.bytes, stream, q, start)
+                self._start(launches, written, layout, (tensors, given, grads))
         if not self._is_checked:
             self._check(grads)
             self._is_checked = True
         if self.then is not None:
             self.proceed()
         return grads
+
+    def _start(
+        self, launches: StepLaunches, written: Sequence[Written], layout: Layout,
+        of_call: tuple[Tensors, Gradients, Three],
+    ) -> None:  # fmt: skip
+        """Starts all kernels, on the current device."""
+        facts, ((q, k, v, _, _), given, (dq, dk, dv)) = self._facts, of_call
+        dlse = given.grad_lse
+        if dlse is None:  # its sizes are those that `launched` gives it
+            dlse = facts.zero
+        addresses = (
+            *(q.data_ptr(), k.data_ptr(), v.data_ptr(), given.out.data_ptr(), given.lse.data_ptr()),
+            *(given.grad_out.data_ptr(), dlse.data_ptr()),
+            *(dq.data_ptr(), dk.data_ptr(), dv.data_ptr()),
+        )
+        stream = launches.launches[0].driver.current_stream(facts.device)
+        self._known[3].meet(stream, facts.device)
+        space = workspace(layout.bytes, stream, q)
+        with space.lock:
+            memory = space.at_least(layout.bytes, q)
+            launches.start(stream, written, (*addresses, *layout.at(memory)))
 
     def _check(self, grads: Sequence[Tensor]) -> None:
         """Makes sure that PyTorch has given the gradients the strides that launches write by. With

@@ -88,14 +88,16 @@ def test_much_memory_is_not_kept() -> None:
 
 def test_much_memory_is_held_until_all_are_started() -> None:
     """Another thread that uses the stream would get it, and start a kernel in between."""
-    held: list[bool] = []
 
     class Memory(torch.Tensor):
         pass
 
     like = torch.empty(1).as_subclass(Memory)
-    module.within(MOST_BYTES + 1, 0, like, lambda _: held.append(_memory_is_held(Memory)))
-    assert held == [True]
+    space = module.workspace(MOST_BYTES + 1, 0, like)
+    assert space.at_least(MOST_BYTES + 1, like) != 0 and space.size == MOST_BYTES + 1
+    assert _memory_is_held(Memory) and module._workspace(-1, 0) is not space
+    del space
+    assert not _memory_is_held(Memory)
 
 
 def _memory_is_held(kind: type[Tensor]) -> bool:

@@ -109,8 +109,9 @@ class ResizableLaunch:
         with self._lock:  # the driver copies parameters and maps before it returns
             self._grid[0] = ctas
             self._pack_head(self._block, STREAM_AT, stream, *self._attributes, *addresses)
-            for each, of_map in zip(self._maps, lengths, strict=True):
-                each.follow(addresses[each.tensor], of_map)
+            if lengths:
+                for each, of_map in zip(self._maps, lengths, strict=True):
+                    each.follow(addresses[each.tensor], of_map)
             self._numbers[:] = numbers
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)

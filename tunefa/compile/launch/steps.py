@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,22 +72,26 @@ class Steps:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts all launches; see `PreparedLaunch`."""
-        first, layout = self.launches[0], self._layout
-        addresses = [*map(Tensor.data_ptr, tensors)]
+        first, like = self.launches[0], tensors[0]
+        addresses = (*map(Tensor.data_ptr, tensors),)
         stream = first.driver.current_stream(first.entry.device)
-
-        def start(memory: int) -> None:
-            addresses.extend([memory + offset for offset in layout.offsets])
-            for launch in self.launches:
-                launch.start(stream, addresses, tensors)
-
         if first.driver.is_capturing():
             for launch in self.launches:
                 launch.live_forever()
-            memory = _new(layout.bytes, tensors[0])  # the graph keeps it for its replays
-            start(memory.data_ptr())
-        else:
-            within(layout.bytes, stream, tensors[0], start)
+            memory = _new(self._layout.bytes, like)  # the graph keeps it for its replays
+            self._start(stream, addresses, memory.data_ptr(), tensors)
+            return
+        size = self._layout.bytes
+        space = workspace(size, stream, like)
+        with space.lock:
+            self._start(stream, addresses, space.at_least(size, like), tensors)
+
+    def _start(
+        self, stream: int, addresses: tuple[int, ...], memory: int, tensors: Sequence[Tensor]
+    ) -> None:
+        addresses = *addresses, *self._layout.at(memory)
+        for launch in self.launches:
+            launch.start(stream, addresses, tensors)
 
 
 def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
@@ -95,21 +99,15 @@ def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
     return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
 
 
-def within(size: int, stream: int, like: Tensor, start: Callable[[int], None]) -> None:
-    """Calls `start` with the address of memory of at least so many bytes, on the device of `like`.
+def workspace(size: int, stream: int, like: Tensor) -> Workspace:
+    """Returns memory for a call that needs so many bytes on the device of `like`.
 
-    Launches that it starts on the stream may use the memory. `stream` is the current one, and
-    nothing is captured there.
+    The call holds its lock while it starts launches, and gets the address from `at_least`.
+    `stream` is the current one, and nothing is captured there.
     """
-    if size > MOST_BYTES:
-        memory = _new(size, like)  # until all are started: other threads use the stream, too
-        start(memory.data_ptr())
-        return
-    space = _workspace(like.get_device(), stream)
-    with space.lock:
-        if size > space.size:
-            space.grow(size, like)
-        start(space.address)
+    if size > MOST_BYTES:  # of this call alone: other threads use the stream, too
+        return Workspace(stream)
+    return _workspace(like.get_device(), stream)
 
 
 class Workspace:
@@ -129,17 +127,28 @@ class Workspace:
         self.size = 0
         """In bytes."""
 
-    def grow(self, size: int, like: Tensor) -> None:
-        """Allocates at least so many bytes on the device of `like`. The caller holds the lock.
+    def at_least(self, size: int, like: Tensor) -> int:
+        """Returns the address of so many bytes on the device of `like`. The caller holds the lock
+        until all kernels that use them are started."""
+        if size > self.size:
+            self._grow(size, like)
+        return self.address
+
+    def _grow(self, size: int, like: Tensor) -> None:
+        """Allocates at least so many bytes.
 
         PyTorch may be collecting this thread's allocations for CUDA graphs (its graph trees do), so
-        another thread allocates.
+        another thread allocates memory that later calls use.
         """
-        size = max(LEAST_BYTES, next_pow2(size))
-        if like.is_cpu:  # a test's
+        if size > MOST_BYTES:
             self._memory = _new(size, like)
         else:
-            self._memory = apart(like.get_device(), lambda: _new(size, like), self._stream)
+            size = max(LEAST_BYTES, next_pow2(size))
+            if like.is_cpu:  # a test's
+                self._memory = _new(size, like)
+            else:
+                device = like.get_device()
+                self._memory = apart(device, lambda: _new(size, like), self._stream)
         self.address, self.size = self._memory.data_ptr(), size
 
 
