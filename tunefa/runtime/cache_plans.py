@@ -42,7 +42,7 @@ class CachePlans:
 
         Raises TunefaError for the first argument that does not fit.
         """
-        if is_usual(scale) and getattr(tensors.q, "is_cuda", False):
+        if (scale is None or is_usual(scale)) and getattr(tensors.q, "is_cuda", False):
             return self.plan(tensors, options, out), scale
         call = CacheCall.of(tensors, options, scale)
         check_out(call, out)

@@ -33,6 +33,8 @@ from tunefa.spec.workload_parts import MAX_HEAD_DIM
 NAMES = "k_cache", "v_cache"
 """The arguments of `decode_attention` that are the cache."""
 CacheKey = tuple[Any, ...]
+ALL_ALIGNED = True, True, True, True
+"""Whether q, k, v and out are aligned; a call without `out` counts as one whose `out` is."""
 USUAL_BATCH, USUAL_KEYS = 16, 8192
 """The workload that a config is looked up for has this batch and so many keys. It depends on no
 call, so that a sequence gets the same config, and with it the same bits, in every batch."""
@@ -76,7 +78,8 @@ class CacheOptions(NamedTuple):
         ones of their sequence, so none sees a key beyond its diagonal but in a call without a
         causal mask and without a window."""
         if window is None:
-            return cls(causal, None, softcap, layout, *more)
+            # The class itself would take twice the time.
+            return tuple.__new__(cls, (causal, None, softcap, layout, *more))
         options = Options.of(causal, window, layout, softcap)
         if options.window_right is not None or (
             options.window_left is not None and not options.causal
@@ -225,11 +228,12 @@ def check_like_result(out: Tensor, wanted: Tensor) -> None:
 def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> CacheKey:
     """The key of a call: calls with equal keys are served by one plan. It has no length."""
     q, k, v, seqlens, table, sinks, k_descale, v_descale = tensors
-    # One by one: what is not aligned may be copied before a kernel reads it.
-    aligned: tuple[bool, ...]
-    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
-    if out is not None:
-        aligned = *aligned, out.data_ptr() % 16 == 0
+    of_q, of_k, of_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    of_out = 0 if out is None else out.data_ptr()
+    aligned = ALL_ALIGNED
+    if (of_q | of_k | of_v | of_out) % 16:
+        # One by one: what is not aligned may be copied before a kernel reads it.
+        aligned = of_q % 16 == 0, of_k % 16 == 0, of_v % 16 == 0, of_out % 16 == 0
     others = None
     if sinks is not None or k_descale is not None or v_descale is not None:
         others = described(sinks), described(k_descale), described(v_descale)
@@ -237,7 +241,7 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Cac
         q.shape, q.stride(), q.dtype, q.get_device(),
         k.shape, k.stride(), k.dtype, k.get_device(),
         v.shape, v.stride(), v.dtype, v.get_device(),
-        aligned, shares_rows(k, v), options,
+        aligned, of_k == of_v and shares_rows(k, v), options,
         seqlens.shape, seqlens.stride(), seqlens.dtype, seqlens.get_device(),
         None if table is None else described(table),
         None if out is None else described(out),
