@@ -15,7 +15,7 @@ from tests.support.op_calls import close, inputs
 from tunefa.errors import TunefaError
 from tunefa.runtime import ops
 from tunefa.runtime.call import Options, Tensors
-from tunefa.runtime.plain_autograd import no_mode_is_active
+from tunefa.runtime.plain_autograd import are_plain, no_mode_is_active
 
 SHAPE = (4, 2, 7, 12, 8, 16)
 
@@ -95,6 +95,15 @@ def test_modes_see_the_ops_of_both_passes() -> None:
     assert no_mode_is_active()
 
 
+def test_tensors_of_subclasses_are_not_plain() -> None:
+    class Sub(torch.Tensor):
+        pass
+
+    x = torch.ones(1)
+    assert are_plain((x, torch.nn.Parameter(x), None, "no tensor"))
+    assert not are_plain((x, x.as_subclass(Sub), None))
+
+
 def test_a_backward_pass_may_be_compiled() -> None:
     x = q, k, v = inputs(SHAPE)
     right = torch.autograd.grad(tunefa.flash_attention(q, k, v).square().sum(), x)
@@ -122,3 +131,18 @@ def test_e4m3_has_no_gradient_without_descales_too() -> None:
     out = tunefa.flash_attention(x[0], x[1], x[2])
     with pytest.raises(TunefaError, match="has no gradient"):
         backward(out.sum())
+
+
+def test_tensors_of_a_transform_that_has_ended_go_through_the_op() -> None:
+    q, k, v = inputs(SHAPE)
+    kept: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x.sum()
+
+    torch.func.grad(keep)(k.detach())
+    out = tunefa.flash_attention(q, kept[0], v, causal=True)
+    grad = torch.randn_like(out)
+    expected = torch.autograd.grad(tunefa.flash_attention(q, k, v, causal=True), (q, v), grad)
+    close(torch.autograd.grad(out, (q, v), grad), expected)

@@ -10,7 +10,6 @@ from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
-from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime import autocast, plain_autograd, process
 from tunefa.runtime.call import Call, Descales, Options, Tensors, Window
 from tunefa.runtime.plain_autograd import no_mode_is_active
@@ -171,24 +170,23 @@ def attention(
         tensors = autocast.cast(tensors)
     if is_compiling():
         out, lse = _through_op(tensors, options, scale)
-    elif _is_plain(tensors):
-        plan, scale = process.current().ready(tensors, options, scale)
-        if _has_gradients(tensors):
-            out, lse = plain_autograd.attention(plan, tensors, options, scale)
-        elif not return_lse:
-            return plan.output(tensors, scale)
-        else:
-            out, lse = plan.run(tensors, scale)
-    else:
+    elif not _is_plain(tensors):
         Call.of(tensors, options, scale)  # raises for wrong arguments before the dispatcher does
         out, lse = _through_op(tensors, options, scale)
+    elif _has_gradients(tensors):
+        out, lse = plain_autograd.attention(tensors, options, scale)
+    else:
+        plan, scale = process.current().ready(tensors, options, scale)
+        if not return_lse:
+            return plan.output(tensors, scale)
+        out, lse = plan.run(tensors, scale)
     return (out, lse) if return_lse else out
 
 
 def _is_plain(tensors: Tensors) -> bool:
     """Whether the call can go around PyTorch's dispatcher, which takes tens of microseconds.
 
-    torch.func, tensor subclasses, fake tensors, dispatch modes and e4m3 with gradients need it.
+    torch.func, tensor subclasses, fake tensors, and dispatch modes need the dispatcher.
     """
     q, k, v, cu_seqlens, descales = tensors
     return (
@@ -196,7 +194,6 @@ def _is_plain(tensors: Tensors) -> bool:
         and type(k) is Tensor
         and type(v) is Tensor
         and no_mode_is_active()
-        and (q.dtype is not E4M3 or not _has_gradients(tensors))
         and (
             cu_seqlens is None or (type(cu_seqlens[0]) is Tensor and type(cu_seqlens[1]) is Tensor)
         )

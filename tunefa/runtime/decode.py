@@ -13,7 +13,6 @@ from torch._C import (
     _len_torch_dispatch_stack,
 )
 from torch.compiler import is_compiling
-from torch.nn import Parameter
 
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import as_indexed
@@ -29,6 +28,7 @@ from tunefa.runtime.decode_call import (
     check_like_result,
     check_out,
 )
+from tunefa.runtime.plain_autograd import are_plain
 
 
 @overload
@@ -207,10 +207,8 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
 
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
-    for each in tensors:
-        if type(each) not in (Tensor, None.__class__, Parameter) and isinstance(each, Tensor):
-            return False
-    return _len_torch_dispatch_stack() == 0 and not _are_functorch_transforms_active()
+    is_watched = _len_torch_dispatch_stack() or _are_functorch_transforms_active()
+    return not is_watched and are_plain(tensors)
 
 
 def _through_op(

@@ -7,32 +7,50 @@ this one, which runs a call's plan itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 
+from tunefa.measure.attention_inputs import E4M3
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.plan import Plan
 
+_PLAIN = frozenset((Tensor, Parameter, type(None)))
 _NONE = (None,) * 4
 """The gradients of what is no tensor of the call: the plan and what it is run with."""
 
 
-def attention(
-    plan: Plan, tensors: Tensors, options: Options, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """Returns (out, lse), which have gradients, by the plan for a call without descales.
+def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Returns (out, lse), which have gradients, of a call whose arguments were not checked.
 
-    The scale is one that the plan takes.
+    No mode is active, see `no_mode_is_active`.
     """
-    out, lse = _Attention.apply(*tensors[:3], plan, tensors, options, scale)  # type: ignore[no-untyped-call]
+    q, k, v, _, _ = tensors
+    # The op says that e4m3 has none. It also takes tensors of a transform that has ended.
+    if q.dtype is E4M3 or _is_wrapped(q) or _is_wrapped(k) or _is_wrapped(v):
+        from tunefa.runtime import ops
+
+        Call.of(tensors, options, scale)
+        return ops.flash_attention(tensors, options, scale)
+    plan, scale = process.current().ready(tensors, options, scale)
+    out, lse = _apply(q, k, v, plan, tensors, options, scale)
     return out, lse
+
+
+def are_plain(tensors: Sequence[object]) -> bool:
+    """Whether none is a tensor of a subclass, which may change what operators do."""
+    if _PLAIN.issuperset(map(type, tensors)):
+        return True
+    return all(type(each) in _PLAIN or not isinstance(each, Tensor) for each in tensors)
 
 
 def no_mode_is_active() -> bool:
@@ -46,6 +64,8 @@ def no_mode_is_active() -> bool:
 
 
 class _Attention(torch.autograd.Function):
+    """Attention by a plan, with its gradients."""
+
     # With a `setup_context`, `apply` would bind the arguments to the signature of `forward`, which
     # takes 20 us.
 
@@ -74,15 +94,18 @@ class _Attention(torch.autograd.Function):
         return *found, *_NONE
 
 
+# What `apply` of the class does after it has looked for transforms and wrapped tensors, which takes
+# longer than all else.
+_apply: Any = super(torch.autograd.Function, _Attention).apply
+
+
 def _gradients(
     tensors: Tensors, asked: tuple[Options, float | None], given: Gradients
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (dq, dk, dv), by the op where PyTorch needs one: in a backward pass that is compiled,
     watched or differentiated itself, and for tensors of a subclass."""
-    out, lse, grad_out, grad_lse = given.out, given.lse, given.grad_out, given.grad_lse
-    seen = out, lse, grad_out, grad_lse, *tensors[:3]
-    is_plain = all([type(each) is Tensor or each is None for each in seen])
-    if is_plain and not (is_compiling() or is_grad_enabled()) and no_mode_is_active():
+    is_eager = not (is_compiling() or is_grad_enabled()) and no_mode_is_active()
+    if is_eager and are_plain((*given, *tensors[:3])):
         return process.current().gradients(tensors, *asked, given)
     from tunefa.runtime import ops
 
