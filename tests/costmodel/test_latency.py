@@ -39,11 +39,11 @@ def test_each_op_has_its_own_model() -> None:
 @pytest.mark.parametrize("case", [ATTENTION, GRADIENTS, PRODUCT], ids=lambda case: case.kernel.op)
 def test_expected_resources_are_not_below_the_bounds(case: Case) -> None:
     model, config = latency.of(case), case.default()
-    lower, expected = case.estimate(config), model.expected(case, config)
+    lower, (expected, registers) = case.estimate(config), model.needs(case, config)
     assert (expected.registers or 0) >= lower["registers"]
     assert expected.smem_bytes == lower["smem_bytes"]
     assert model.threads(case, config) == 32 * config["num_warps"]
-    assert not model.sets_registers(case, config)
+    assert registers == lower["registers"]
 
 
 @pytest.mark.parametrize("case", [GRADIENTS, PRODUCT], ids=lambda case: case.kernel.op)

@@ -70,10 +70,9 @@ class _Needs:
 
 def _needs(case: Case, config: Config) -> _Needs:
     model = latency.of(case)
-    expected = model.expected(case, config)
-    if model.sets_registers(case, config):
+    expected, registers = model.needs(case, config)
+    if registers is None:
         return _Needs(expected, expected)
-    registers = int(case.estimate(config).get("registers", 0))
     fewest = Resources(
         expected.smem_bytes,
         max(registers, (expected.registers or 0) - model.fewer_registers),

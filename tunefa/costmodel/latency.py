@@ -52,18 +52,18 @@ class Model:
         tiling, lower = self.tiled(case, config)
         return self.predicted(case, tiling, resources or self._likely(case, tiling, lower))
 
-    def expected(self, case: Case, config: Config) -> Resources:
-        """Returns what the compiler will probably report."""
-        return self._likely(case, *self.tiled(case, config))
+    def needs(self, case: Case, config: Config) -> tuple[Resources, int | None]:
+        """Returns what the compiler will probably report, and the space's lower bound of registers:
+        None where the kernel sets its registers itself, so that they are known before."""
+        tiling, lower = self.tiled(case, config)
+        sets = self.may_set_registers and tiling.warp_specialised
+        registers = None if sets else int(lower.get("registers", 0))
+        return self._likely(case, tiling, lower), registers
 
     def threads(self, case: Case, config: Config) -> int:
         """Returns the threads of one CTA."""
         count: int = self.tiled(case, config)[0].threads
         return count
-
-    def sets_registers(self, case: Case, config: Config) -> bool:
-        """Returns whether the kernel sets its registers itself, so that they are known before."""
-        return self.may_set_registers and self.tiled(case, config)[0].warp_specialised
 
     def _likely(self, case: Case, tiling: Any, lower: Mapping[str, float]) -> Resources:
         smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))

@@ -39,7 +39,7 @@ from tunefa.store import added_parameters
 Array = npt.NDArray[Any]
 SCHEMA = 1
 """The version of the files."""
-_CHUNK = 4096
+_CHUNK = 1024
 """So many configs are evaluated at once: the work on them fits a core's cache."""
 _MOST_BYTES = 32 * 2**20
 _DTYPES = {"feature": "int16", "threshold": "float32", "child": "int32", "value": "float32"}
@@ -63,16 +63,16 @@ class Trees:
 
     def total(self, rows: Array) -> Array:
         """Returns the sum of the trees for each row of features."""
-        width, children = rows.shape[1], self.child.ravel()
-        sums = np.empty(len(rows))
+        width, sums = rows.shape[1], np.empty(len(rows))
+        feature, children = self.feature.astype(np.intp), self.child.ravel().astype(np.intp)
         for start in range(0, len(rows), _CHUNK):
             flat = np.ascontiguousarray(rows[start : start + _CHUNK]).ravel()
             first = np.arange(0, len(flat), width)[:, None]
-            node = np.broadcast_to(np.arange(self.count), (len(first), self.count))
+            node = np.tile(np.arange(self.count), (len(first), 1))
             for _ in range(self.depth):
-                right = flat[first + self.feature[node]] > self.threshold[node]
-                node = children[2 * node + right]
-            sums[start : start + _CHUNK] = self.value[node].sum(axis=1, dtype=float)
+                right = flat.take(first + feature.take(node)) > self.threshold.take(node)
+                node = children.take(2 * node + right)
+            sums[start : start + _CHUNK] = self.value.take(node).sum(axis=1, dtype=float)
         return sums
 
 

@@ -73,6 +73,8 @@ class Expr:
 
     names: frozenset[str]
     """The names that the expression reads."""
+    run: _Run
+    """Computes the value as a call does, and raises what Python raises."""
 
     def __init__(self, source: str, where: str = "") -> None:
         """Parses `source`. `where` (such as `file:line`) begins each error message.
@@ -83,7 +85,7 @@ class Expr:
         self.where = where
         try:
             tree = ast.parse(self.source, mode="eval").body
-            self._tree, self._run = tree, _build(tree)
+            self._tree, self.run = tree, _build(tree)
         except SyntaxError as error:
             raise self._error(str(error.msg)) from None
         except (ValueError, RecursionError, MemoryError):  # a null byte; a thousand brackets
@@ -93,7 +95,7 @@ class Expr:
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """Returns the value, with names taken from `env`; raises TunefaError if there is none."""
         try:
-            return self._run(env)
+            return self.run(env)
         except KeyError as error:
             raise self._error(str(unknown("name", str(error.args[0]), env))) from None
         except (ArithmeticError, TypeError, ValueError, RecursionError) as error:
@@ -108,8 +110,13 @@ class Expr:
         made = object.__new__(Expr)
         made._tree = folded(self._tree, known, lambda node: _build(node)({}))
         made.source, made.where = ast.unparse(made._tree), self.where
-        made._run, made.names = _build(made._tree), _names(made._tree)
+        made.run, made.names = _build(made._tree), _names(made._tree)
         return made
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one value, so that nothing is left to compute."""
+        return isinstance(self._tree, ast.Constant)
 
     def __repr__(self) -> str:
         return f"Expr({self.source!r})"
@@ -136,13 +143,19 @@ def _build(node: ast.expr) -> _Run:
             return operator.itemgetter(name)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             items = [_build(element) for element in elements]
+            if all(isinstance(element, ast.Constant) for element in elements):
+                values = tuple([item({}) for item in items])
+                return lambda env: values
             return lambda env: tuple([item(env) for item in items])
         case ast.UnaryOp(op=ast.USub() | ast.Not() as op, operand=operand):
             act = operator.neg if isinstance(op, ast.USub) else operator.not_
             run = _build(operand)
             return lambda env: act(run(env))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            return _arithmetic(_ARITHMETIC[type(op)], _build(left), _build(right))
+            compute, run = _ARITHMETIC[type(op)], _build(left)
+            if _is_number(right):
+                return _arithmetic_with(compute, run, _build(right)({}))
+            return _arithmetic(compute, run, _build(right))
         case ast.BoolOp(op=op, values=values):
             return _logic(isinstance(op, ast.Or), [_build(value) for value in values])
         case ast.Compare():
@@ -164,6 +177,22 @@ def _arithmetic(act: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run
         return act(a, b)
 
     return run
+
+
+def _arithmetic_with(act: Callable[[Any, Any], Any], left: _Run, b: Any) -> _Run:
+    """Returns `_arithmetic` with a number on the right: one check less for each config."""
+
+    def run(env: Mapping[str, Any]) -> Any:
+        a = left(env)
+        if not isinstance(a, _NUMBER):
+            raise TypeError(f"arithmetic needs numbers, not {a!r} and {b!r}")
+        return act(a, b)
+
+    return run
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, _NUMBER)
 
 
 def _logic(stop: bool, parts: list[_Run]) -> _Run:
@@ -190,6 +219,9 @@ def _comparison(node: ast.Compare) -> _Run:
     first = _build(node.left)
     if len(links) == 1:
         ((compare_once, second),) = links
+        if isinstance(node.comparators[0], ast.Constant):
+            value = second({})
+            return lambda env: compare_once(first(env), value)
         return lambda env: compare_once(first(env), second(env))
 
     def run(env: Mapping[str, Any]) -> bool:

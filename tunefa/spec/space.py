@@ -8,8 +8,7 @@ the compiler decides about the others.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +21,12 @@ from tunefa.spec import shared_memory, space_file
 from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default, first_that_fits, with_changes
 from tunefa.spec.expr import Expr
+from tunefa.spec.known_case import Asked, KnownCase, Level
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
 from tunefa.spec.tiling import OneTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
-_Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
 _EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "decode": "decode_k1", "prefill": "q1_page1",
              "matmul": "matmul_m1"}  # fmt: skip
 _WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
@@ -102,12 +101,12 @@ class Space:
         config that is not in the space it returns what `misfit` returns."""
         if misfit := self.misfit(config):
             return misfit
-        env = self._env(config, workload, arch)
-        return next((name for name, holds in self.rules.items() if not holds(env)), None)
+        case = self._case(workload, arch)
+        return case.refusal(case.env(config))
 
     def refusals(self, config: Config, workload: Workload, arch: Arch) -> tuple[str, ...]:
         """Returns the names of all rules that refuse a config of the space."""
-        env = self._env(config, workload, arch)
+        env = self._case(workload, arch).env(config)
         return tuple(name for name, holds in self.rules.items() if not holds(env))
 
     def misfit(self, config: Config) -> str | None:
@@ -126,7 +125,7 @@ class Space:
 
     def estimate(self, config: Config, workload: Workload, arch: Arch) -> dict[str, float]:
         """Returns lower bounds of the resources, by their names in the file (`smem_bytes`)."""
-        env = self._env(config, workload, arch)
+        env = self._case(workload, arch).env(config)
         return {name: env[name] for name in self.resources}
 
     def shared_memory(self, config: Config, workload: Workload, arch: Arch) -> SharedMemory | None:
@@ -134,7 +133,7 @@ class Space:
         file and line, for regions that overlap."""
         if not (regions := self.shared_memory_exprs):
             return None
-        return shared_memory.lay_out(regions, self._env(config, workload, arch))
+        return shared_memory.lay_out(regions, self._case(workload, arch).env(config))
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config, for a kernel of attention for GPUs."""
@@ -151,9 +150,9 @@ class Space:
     ) -> tuple[OneTiling, dict[str, float]]:
         """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`), and
         `estimate`."""
-        env = self._env(config, workload, arch)
-        tiling = {name: expression(env) for name, expression in self.tiling_exprs.items()}
-        return kind(**tiling), {name: env[name] for name in self.resources}
+        case = self._case(workload, arch)
+        env = case.env(config)
+        return kind(**case.tiling(env)), {name: env[name] for name in self.resources}
 
     @cached_property
     def seen_by_cost_model(self) -> tuple[str, ...]:
@@ -192,50 +191,37 @@ class Space:
         Parameters are fixed one after the other, and each rule is evaluated as soon as all
         parameters that it reads are fixed. So one evaluation may refuse many configs.
         """
-        refused: Counter[str] = Counter(dict.fromkeys(self.rules, 0))
-        env = {**workload.env(), **arch.env()}
-        return Feasible(tuple(self._walk(0, {}, env, refused)), dict(refused))
-
-    def _walk(
-        self, depth: int, config: dict[str, Any], env: dict[str, Any], refused: Counter[str]
-    ) -> Iterator[dict[str, Any]]:
-        """Yields the feasible configs whose first `depth` parameters are those of `config`."""
-        if depth == len(self.parameters):
-            yield dict(config)
-            return
-        definitions, rules = self._levels[depth]
-        below = math.prod(len(p.values) for p in self.parameters[depth + 1 :])
-        parameter = self.parameters[depth]
-        for value in parameter.values:
-            config[parameter.name] = env[parameter.name] = value
-            for name, expression in definitions:
-                env[name] = expression(env)
-            broken = next((name for name, holds in rules if not holds(env)), None)
-            if broken is not None:
-                refused[broken] += below
-            else:
-                yield from self._walk(depth + 1, config, env, refused)
+        size = math.prod(len(parameter.values) for parameter in self.parameters)
+        found, refused = self._case(workload, arch, size).walk(self._levels)
+        return Feasible(tuple(found), {rule: refused[rule] for rule in self.rules})
 
     @cached_property
-    def _levels(self) -> list[tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]]:
+    def _levels(self) -> list[Level]:
         """For each parameter, the definitions and rules that can be computed once it is fixed."""
-        level = {parameter.name: depth for depth, parameter in enumerate(self.parameters)}
-        derived = {**self.define, **self.resources}
-        for name, expression in derived.items():
-            level[name] = max((level.get(used, 0) for used in expression.names), default=0)
-        levels: list[_Level] = [([], []) for _ in self.parameters]
-        for name, expression in derived.items():
-            levels[level[name]][0].append((name, expression))
+        place = {parameter.name: depth for depth, parameter in enumerate(self.parameters)}
+        for name, expression in (*self.define.items(), *self.resources.items()):
+            place[name] = max((place.get(used, 0) for used in expression.names), default=0)
+        levels = [Level(each.name, each.values, [], []) for each in self.parameters]
+        for name in (*self.define, *self.resources):
+            levels[place[name]].definitions.append(name)
         for name, rule in self.rules.items():
-            depth = max((level.get(used, 0) for used in rule.names), default=0)
-            levels[depth][1].append((name, rule))
+            depth = max((place.get(used, 0) for used in rule.names), default=0)
+            levels[depth].rules.append(name)
         return levels
 
-    def _env(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
-        env = {**workload.env(), **arch.env(), **config}
-        for name, expression in {**self.define, **self.resources}.items():
-            env[name] = expression(env)
-        return env
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process gets: not how questions are answered here."""
+        return {name: value for name, value in self.__dict__.items() if name != "_asked"}
+
+    def _case(self, workload: Workload, arch: Arch, configs: int = 1) -> KnownCase:
+        """Returns what is known of a case, to answer about so many configs more."""
+        asked: Asked | None = self.__dict__.get("_asked")
+        if asked is None or not asked.about(workload, arch):
+            known = {**workload.env(), **arch.env()}
+            derived = {**self.define, **self.resources}
+            asked = Asked(workload, arch, KnownCase(known, derived, self.rules, self.tiling_exprs))
+            self.__dict__["_asked"] = asked
+        return asked.case(configs)
 
 
 def names() -> list[str]:
