@@ -16,6 +16,7 @@ def prepare() -> None:
     _let_it_patch_the_language_once()
     _let_it_drop_unread_conditions()
     _let_it_know_dtypes()
+    _let_it_know_types()
 
 
 def _let_it_multiply_bf16() -> None:
@@ -99,3 +100,39 @@ def _let_it_know_dtypes() -> None:
         return found[element.name]
 
     internal._get_np_dtype = known
+
+
+def _let_it_know_types() -> None:
+    """Each operation makes types of blocks and tensors of these. All that they say follows from the
+    type of an element and the shape, and takes longer to find than a small product: finds it once.
+    """
+    import triton.language as tl
+
+    internal: Any = tl.core
+    _init_once(internal.block_type, lambda self, element, shape: (id(element), *shape), ())
+
+    def kind(self: Any, handle: Any, type: Any) -> tuple[Any, ...]:
+        return (id(type.element_ty), *type.shape) if type.is_block() else (id(type),)
+
+    _init_once(internal.tensor, kind, ("handle", "type"))
+
+
+def _init_once(made: Any, key: Any, own: tuple[str, ...]) -> None:
+    """Lets instances with equal keys share their attributes, but for the `own` ones, which are
+    arguments. Keys have the ids of objects that the first instance keeps alive."""
+    initialise, known = made.__init__, dict[tuple[Any, ...], tuple[Any, dict[str, Any]]]()
+
+    def init(self: Any, *arguments: Any) -> None:
+        found = key(self, *arguments)
+        if any(type(each) is not int for each in found):  # such as a constexpr
+            initialise(self, *arguments)
+        elif found not in known:
+            initialise(self, *arguments)
+            shared = {name: each for name, each in vars(self).items() if name not in own}
+            known[found] = arguments, shared
+        else:
+            vars(self).update(known[found][1])
+            for name, argument in zip(own, arguments, strict=False):
+                setattr(self, name, argument)
+
+    made.__init__ = init
