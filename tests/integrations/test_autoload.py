@@ -14,9 +14,10 @@ from tests.support.tree import TREE
 METADATA = "Metadata-Version: 2.1\nName: tunefa-plugin-under-test\nVersion: 0\n"
 ENTRY = "[torch.backends]\ntunefa_under_test = tunefa.integrations.autoload:at_import\n"
 SHOW = """
-import torch
+import sys, torch
+loaded = [name for name in sys.modules if name.startswith("tunefa")]
 from torch.nn import attention
-print(attention.current_flash_attention_impl())
+print(attention.current_flash_attention_impl(), *loaded)
 """
 
 
@@ -47,14 +48,17 @@ def run(code: str, folder: Path, value: str | None) -> tuple[list[str], str]:
 def test_the_variable_activates_tunefa_in_an_unchanged_program(
     installed: Path, value: str | None, active: str
 ) -> None:
+    """And importing torch loads no runtime of tunefa's, whatever the variable says."""
     words, said = run(SHOW, installed, value)
-    assert words == [active]
+    assert words[0] == active
     assert "tunefa" not in said
+    assert "tunefa.integrations.autoload" in words
+    assert not [name for name in words if "runtime" in name or "measure" in name]
 
 
 def test_another_value_is_one_warning(installed: Path) -> None:
     words, said = run(SHOW, installed, "yes")
-    assert words == ["None"]
+    assert words[0] == "None"
     assert said.count("UserWarning") == 1
     assert "TUNEFA_ACTIVATE=yes: tunefa is not active: unknown value 'yes': give 1" in said
 
@@ -62,7 +66,7 @@ def test_another_value_is_one_warning(installed: Path) -> None:
 def test_a_failure_is_one_warning_and_torch_is_imported(installed: Path) -> None:
     broken = "import sys; sys.modules['tunefa.integrations.sdpa'] = None\n"
     words, said = run(broken + SHOW, installed, "1")
-    assert words == ["None"]
+    assert words[0] == "None"
     assert said.count("UserWarning") == 1
     assert "tunefa is not active: import of tunefa.integrations.sdpa halted" in said
 
@@ -76,21 +80,13 @@ q = torch.randn(1, 3, 2, 8)
 print(tunefa.flash_attention(q, q, q).shape[1])
 """
     words, said = run(code + SHOW, installed, "1")
-    assert words == ["3", "tunefa"], said
+    assert words[:2] == ["3", "tunefa"], said
 
 
 def test_an_entry_point_that_is_there_twice_begins_once(installed: Path) -> None:
     info = installed / "tunefa_plugin_under_test-0.dist-info" / "entry_points.txt"
     info.write_text(ENTRY + ENTRY.splitlines()[1].replace("under_test", "again") + "\n")
     words, said = run(SHOW, installed, "1")
-    assert words == ["tunefa"] and "Warning" not in said
+    assert words[0] == "tunefa" and "Warning" not in said
     _, said = run(SHOW, installed, "yes")
     assert said.count("UserWarning") == 1
-
-
-def test_importing_torch_loads_no_runtime(installed: Path) -> None:
-    code = "import torch, sys\nprint(*[m for m in sys.modules if m.startswith('tunefa')])"
-    for value in ("1", None):
-        words, _ = run(code, installed, value)
-        assert "tunefa.integrations.autoload" in words
-        assert not [name for name in words if "runtime" in name or "measure" in name]
