@@ -32,7 +32,7 @@ def test_what_was_begun_before_is_compiled_once() -> None:
     own.submit({"A": 1})
     own.begin({"A": 2})
     assert len(tasks) == 3, "what was asked for is compiled anew, and so is another config"
-    other: Any = Shared(**vars(shared))
+    other: Any = Shared(count=1, lasting=True, apart=True, submit=submit)
     assert CompilePool(CASE, processes=other).submit({"A": 2}).future is not found.future
     assert len(tasks) == 4, "other processes know nothing of it"
 

@@ -23,9 +23,10 @@ _PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.pr
 
 
 class Shared(SimpleNamespace):
-    """Stands for `Workers`, which are told apart."""
+    """Stands for `Workers`."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts, begun={})
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:

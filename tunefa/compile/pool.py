@@ -15,7 +15,6 @@ from concurrent import futures
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
@@ -40,9 +39,6 @@ here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 
 _Compiling = Future[tuple[Outcome, Resources | None, float, str]]
-_begun: WeakKeyDictionary[Workers, dict[Any, _Compiling]] = WeakKeyDictionary()
-"""The configs that processes compile before a search asks for them, see `CompilePool.begin`. The
-key is the case's names, the config's identity and `also`."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ class CompilePool:
     def submit(self, config: Config, can_wait: bool = False) -> Pending:
         """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
         result."""
-        begun = _begun.get(self._processes, {}).pop(self._key(config), None)
+        begun = self._processes.begun.pop(self._key(config), None)
         if begun is not None and not begun.cancelled():
             return Pending(config, begun)
         task = (self._case.names, dict(config), self._also)
@@ -157,8 +153,7 @@ class CompilePool:
         """Starts compiling a config, after others. The next pool of the same case and processes to
         which the config is submitted has the result."""
         future = self.submit(config, True).future
-        own = _begun.setdefault(self._processes, {})
-        own[self._key(config)] = future
+        self._processes.begun[self._key(config)] = future
 
     def _key(self, config: Config) -> tuple[Any, ...]:
         return self._case.names, identity(config), self._also
@@ -176,10 +171,10 @@ class CompilePool:
 
 def forget(processes: Workers, cases: Iterable[Case]) -> None:
     """Drops the configs of these cases that were begun, and that no pool was asked for."""
-    names, own = {case.names for case in cases}, _begun.get(processes, {})
-    for key in list(own):
+    names = {case.names for case in cases}
+    for key in list(processes.begun):
         if key[0] in names:
-            own.pop(key).cancel()
+            processes.begun.pop(key).cancel()
 
 
 def _compile(

@@ -14,42 +14,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
-import pickle
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
 from tunefa.compile.place import Place
-from tunefa.compile.worker_process import TOO_MUCH_MEMORY, Raised
-from tunefa.errors import TunefaError
+from tunefa.compile.worker_handle import ProcessLost, Stopped, TaskRaised, WorkerHandle
+
+__all__ = ["ProcessLost", "TaskRaised", "Workers"]
 
 _Result = TypeVar("_Result")
-_START_LIMIT_S = 60.0
-"""The time limit for a worker to start, which takes 0.1 s on an idle machine."""
-_END_S = 10.0
-"""The time that a keeper has to end its processes, before it is killed itself."""
-_PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from tunefa.compile.worker_process import main; main({descriptor}, {parent}, {memory_bytes})"
-)
-
-
-class ProcessLost(Exception):
-    """A worker ended before its task did. The message says how: "died with exit code -11"."""
-
-
-class TaskRaised(Exception):
-    """A task raised an exception, which the message names. Its traceback is that of the cause."""
 
 
 class Workers:
@@ -66,7 +47,10 @@ class Workers:
         self.count, self.lasting = count, lasting
         self.apart = place is not None and bool(place.cores)
         self.ran_s: defaultdict[str, float] = defaultdict(float)  # tasks' times
-        self._start = functools.partial(_Process, memory_bytes=memory_bytes, place=place or Place())
+        self.begun: dict[Any, Future[Any]] = {}  # what is asked for later, by a key of its asker
+        self._start = functools.partial(
+            WorkerHandle, memory_bytes=memory_bytes, place=place or Place()
+        )
         self._lock = threading.Lock()  # nothing is submitted to a crew that ends
         self._crew = _Crew(self.ran_s)
 
@@ -123,10 +107,6 @@ class _Job:
     future: Future[Any]
 
 
-class _Stopped(Exception):
-    """The pool was stopped while a task ran."""
-
-
 @dataclass
 class _Crew:
     """The threads of a pool, and what they share."""
@@ -173,10 +153,10 @@ class _Crew:
                     job.future.cancel()
 
 
-def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
+def _work(crew: _Crew, start: Callable[[Connection], WorkerHandle]) -> None:
     """The thread of one worker, which is replaced when it is lost."""
     with contextlib.ExitStack() as stack:
-        process: _Process | None = None
+        process: WorkerHandle | None = None
         while (job := crew.next()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
@@ -184,103 +164,16 @@ def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
             try:
                 if process is None:
                     process = stack.enter_context(start(crew.stop_reader))
-                result = process.run(job)
-            except (TimeoutError, ProcessLost, _Stopped) as error:
+                result = process.run(job.task, job.arguments, job.limit_s)
+            except (TimeoutError, ProcessLost, Stopped) as error:
                 stack.close()
                 process = None
-                job.future.set_exception(CancelledError() if type(error) is _Stopped else error)
+                job.future.set_exception(CancelledError() if type(error) is Stopped else error)
             except Exception as error:  # of the task, or of pickling it
                 job.future.set_exception(error)
             else:
                 job.future.set_result(result)
             crew.ran_s[getattr(job.task, "__name__", "")] += time.monotonic() - begun
-
-
-class _Process:
-    """One worker. A context manager, which ends it."""
-
-    def __init__(self, stop: Connection, memory_bytes: int | None, place: Place) -> None:
-        """Starts it. `stop` is ready when nothing should wait for the worker any more."""
-        place.enter()
-        self._stop, self._memory_bytes = stop, memory_bytes
-        self._connection, theirs = Pipe()
-        code = _PROGRAM.format(
-            path=[str(each) for each in sys.path],
-            descriptor=theirs.fileno(),
-            parent=os.getpid(),
-            memory_bytes=memory_bytes,
-        )
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, **place.environment},
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # a terminal's Ctrl-C does not reach it
-                )
-            except OSError as error:
-                self._connection.close()
-                raise ProcessLost(f"could not be started: {error}") from error
-        self._is_ready = False
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._connection.close()
-
-    def run(self, job: _Job) -> Any:
-        """Returns what the task returns. Raises what `Workers.submit` says, and _Stopped."""
-        question = pickle.dumps((job.task, job.arguments))
-        if not self._is_ready:
-            self._receive(_START_LIMIT_S)
-            self._is_ready = True
-        try:
-            self._connection.send_bytes(question)
-        except OSError as error:
-            raise self._lost() from error
-        answer = _read(self._receive(job.limit_s))
-        if not isinstance(answer, Raised):
-            return answer
-        if answer.is_users:
-            raise TunefaError(answer.reason)
-        raise TaskRaised(answer.reason) from Exception(answer.traceback)
-
-    def _receive(self, limit_s: float) -> bytes:
-        ready = wait([self._connection, self._stop], limit_s)
-        if self._stop in ready:
-            raise _Stopped
-        if not ready:
-            raise TimeoutError
-        try:
-            return self._connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
-
-    def _lost(self) -> ProcessLost:
-        """The error for a worker that has closed its end of the connection: it has ended."""
-        try:
-            code = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            return ProcessLost("closed its connection")
-        if code == -TOO_MUCH_MEMORY and self._memory_bytes is not None:
-            return ProcessLost(f"held over {self._memory_bytes / 2**30:.1f} GiB of memory")
-        return ProcessLost(f"died with exit code {code}")
-
-
-def _read(answer: bytes) -> Any:
-    """Reads the pickled result of a task, whose types may be known in the worker only."""
-    try:
-        return pickle.loads(answer)
-    except Exception as error:
-        raise TaskRaised(f"its result cannot be read: {error}") from error
 
 
 @contextlib.contextmanager
