@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, TimeoutError
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes import gone
-from tunefa.compile.workers import ProcessLost, Workers
+from tunefa.compile import workers as workers_module
+from tunefa.compile.workers import Later, ProcessLost, Workers
 
 LIMIT_S = 30.0
 
@@ -78,3 +80,34 @@ def test_tasks_that_no_worker_has_begun_are_cancelled(workers: Workers) -> None:
     workers.renew()
     assert waiting.cancelled()
     assert isinstance(begun.exception(), CancelledError)
+
+
+def not_before(path: str) -> str | Later:
+    """Can be done once the file is there."""
+    return "done" if os.path.exists(path) else Later()
+
+
+def test_a_task_that_cannot_be_done_yet_leaves_its_worker_to_others(
+    workers: Workers, tmp_path: Path
+) -> None:
+    path = tmp_path / "there"
+    early = workers.submit(not_before, (str(path),), LIMIT_S)
+    for _ in range(3):
+        assert pid_of(workers), "others are done meanwhile"
+        time.sleep(workers_module._LATER_S)
+    assert not early.done()
+    path.touch()
+    assert early.result(LIMIT_S) == "done"
+    both = [workers.submit(time.sleep, (0.5,), LIMIT_S) for _ in range(2)]
+    assert all(each.result(LIMIT_S) is None for each in both), "it counts as one idle worker"
+
+
+@pytest.mark.parametrize("method", ["stop", "renew"])
+def test_a_task_that_waits_to_be_done_again_is_cancelled(
+    workers: Workers, tmp_path: Path, method: str
+) -> None:
+    early = workers.submit(not_before, (str(tmp_path / "never"),), LIMIT_S)
+    while not early.running():
+        time.sleep(0.01)
+    getattr(workers, method)()
+    assert isinstance(early.exception(LIMIT_S), CancelledError)

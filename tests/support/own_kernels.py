@@ -101,7 +101,7 @@ def replacements(folder: str) -> Iterator[tuple[Any, str, Any]]:
     """(module, name, value) of what makes `folder` hold the data folders, in a process and in the
     workers that it starts."""
     yield assets, "root", partial(_root, folder)
-    for module, name in ((compile_pool, "_compile"), (gate, "_interpret")):
+    for module, name in ((compile_pool, "_compile_once"), (gate, "_interpret")):
         yield module, name, partial(there, folder, module.__name__, name)
 
 

@@ -16,11 +16,11 @@ from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunefa.compile import languages
+from tunefa.compile import in_progress, languages, stored
 from tunefa.compile.contract import CompileError
 from tunefa.compile.place import Place
 from tunefa.compile.worker_process import said
-from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
+from tunefa.compile.workers import Later, ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import KernelImportError
 from tunefa.spec.target import Case
@@ -38,7 +38,10 @@ MEMORY_BYTES = 2 * 2**30
 here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 
-_Compiling = Future[tuple[Outcome, Resources | None, float, str]]
+_Done = tuple[Outcome, Resources | None, float, str]
+"""The outcome, resources, seconds and reason of a config that was compiled."""
+_Also = Callable[[Case, Config], Workload] | None
+"""See `CompilePool`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Pending:
     """A config that is being compiled."""
 
     config: Config
-    future: _Compiling
+    future: Future[_Done]
 
     @property
     def was_stopped(self) -> bool:
@@ -97,7 +100,7 @@ class CompilePool:
         self,
         case: Case,
         workers: int | None = None,
-        also: Callable[[Case, Config], Workload] | None = None,
+        also: _Also = None,
         processes: Workers | None = None,
     ):
         """Starts `workers` processes, by default one for each CPU, or uses `processes`.
@@ -146,7 +149,7 @@ class CompilePool:
             return Pending(config, begun)
         task = (self._case.names, dict(config), self._also)
         later = (True,) if can_wait else ()
-        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S, *later)
+        future = self._processes.submit(_compile_once, task, COMPILE_LIMIT_S, *later)
         return Pending(config, future)
 
     def begin(self, config: Config) -> None:
@@ -177,12 +180,21 @@ def forget(processes: Workers, cases: Iterable[Case]) -> None:
             processes.begun.pop(key).cancel()
 
 
-def _compile(
-    names: tuple[str, str, str],
-    config: Config,
-    also: Callable[[Case, Config], Workload] | None = None,
-) -> tuple[Outcome, Resources | None, float, str]:
-    """Runs in a worker. Returns (outcome, resources, seconds, reason)."""
+def _compile_once(names: tuple[str, str, str], config: Config, also: _Also = None) -> _Done | Later:
+    """Runs in a worker. Does what `_compile` does; Later while another process compiles the same
+    binary, which is in the cache then."""
+    case = Case.from_names(*names)
+    try:
+        with _captured():
+            name = stored.digest(case, config, case.workload.is_aligned)
+    except BaseException:  # code from kernels/, as in `_compile`, which says what is wrong
+        return _compile(names, config, also)
+    with in_progress.claimed(name) as is_free:
+        return _compile(names, config, also) if is_free else Later()
+
+
+def _compile(names: tuple[str, str, str], config: Config, also: _Also = None) -> _Done:
+    """Runs in a worker."""
     case = Case.from_names(*names)
     language, aligned = languages.load(case.kernel.language), case.workload.is_aligned
     with _captured() as log:

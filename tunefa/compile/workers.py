@@ -28,9 +28,16 @@ from typing import Any, TypeVar
 from tunefa.compile.place import Place
 from tunefa.compile.worker_handle import ProcessLost, Stopped, TaskRaised, WorkerHandle
 
-__all__ = ["ProcessLost", "TaskRaised", "Workers"]
+__all__ = ["Later", "ProcessLost", "TaskRaised", "Workers"]
 
 _Result = TypeVar("_Result")
+_LATER_S = 0.2
+"""A task that cannot be done yet is begun again after so long. Each time takes some ms."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """The result of a task that cannot be done yet, so that its worker does others meanwhile."""
 
 
 class Workers:
@@ -61,11 +68,11 @@ class Workers:
         self.stop()
 
     def submit(
-        self, task: Callable[..., _Result], arguments: tuple[Any, ...], limit_s: float,
+        self, task: Callable[..., _Result | Later], arguments: tuple[Any, ...], limit_s: float,
         can_wait: bool = False,
     ) -> Future[_Result]:  # fmt: skip
         """Starts `task`, a function of a module, with a limit in seconds. A task that `can_wait`
-        is begun after all others.
+        is begun after all others. One that returns Later is begun again after a moment.
 
         The future raises TimeoutError if the limit is exceeded, ProcessLost if the worker died,
         TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
@@ -75,7 +82,7 @@ class Workers:
         with _delayed_ctrl_c(), self._lock:
             if (crew := self._crew).stopped:
                 raise RuntimeError("the workers were stopped")
-            crew.put(_Job(task, arguments, limit_s, future), can_wait)
+            crew.put(_Job(task, arguments, limit_s, future, can_wait))
             if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
                 thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
                 thread.start()
@@ -105,6 +112,16 @@ class _Job:
     arguments: tuple[Any, ...]
     limit_s: float
     future: Future[Any]
+    can_wait: bool
+
+    def begin(self) -> bool:
+        """Returns whether it is to be done; it may have been begun before."""
+        return self.future.running() or self.future.set_running_or_notify_cancel()
+
+    def cancel(self) -> None:
+        """Ends it without a result."""
+        if not self.future.cancel():
+            self.future.set_exception(CancelledError())
 
 
 @dataclass
@@ -119,12 +136,28 @@ class _Crew:
     stopped: bool = False
 
     def __post_init__(self) -> None:
+        self._lock = threading.Lock()  # nothing is added again to a crew that ends
         # Once the writer is closed, the reader is ready for every thread that waits for it.
         self.stop_reader, self._stop_writer = Pipe(duplex=False)
 
-    def put(self, job: _Job | None, can_wait: bool = False) -> None:
+    def put(self, job: _Job | None) -> None:
         """Adds a job; None ends a thread."""
-        self.jobs.put((can_wait, next(self.numbers), job))
+        self.jobs.put((job is not None and job.can_wait, next(self.numbers), job))
+
+    def put_later(self, job: _Job) -> None:
+        """Adds a job again after a moment."""
+
+        def again() -> None:
+            with self._lock:
+                if not self.stopped:
+                    self.idle.acquire(blocking=False)  # the thread that takes it is idle no more
+                    self.put(job)
+                    return
+            job.cancel()
+
+        timer = threading.Timer(_LATER_S, again)
+        timer.daemon = True
+        timer.start()
 
     def next(self) -> _Job | None:
         """Returns the next job; None when the crew was stopped."""
@@ -136,12 +169,13 @@ class _Crew:
         if not self.stopped:
             return job
         if job is not None:
-            job.future.cancel()
+            job.cancel()
         return None
 
     def stop(self) -> None:
         """Ends all threads with their workers, and cancels the jobs that no worker has begun."""
-        self.stopped = True
+        with self._lock:
+            self.stopped = True
         self._stop_writer.close()
         for _ in self.threads:
             self.put(None)
@@ -150,7 +184,7 @@ class _Crew:
         with contextlib.suppress(queue.Empty):
             while True:
                 if (job := self.jobs.get_nowait()[-1]) is not None:
-                    job.future.cancel()
+                    job.cancel()
 
 
 def _work(crew: _Crew, start: Callable[[Connection], WorkerHandle]) -> None:
@@ -158,7 +192,7 @@ def _work(crew: _Crew, start: Callable[[Connection], WorkerHandle]) -> None:
     with contextlib.ExitStack() as stack:
         process: WorkerHandle | None = None
         while (job := crew.next()) is not None:
-            if not job.future.set_running_or_notify_cancel():
+            if not job.begin():
                 continue
             begun = time.monotonic()
             try:
@@ -172,7 +206,10 @@ def _work(crew: _Crew, start: Callable[[Connection], WorkerHandle]) -> None:
             except Exception as error:  # of the task, or of pickling it
                 job.future.set_exception(error)
             else:
-                job.future.set_result(result)
+                if isinstance(result, Later):
+                    crew.put_later(job)
+                else:
+                    job.future.set_result(result)
             crew.ran_s[getattr(job.task, "__name__", "")] += time.monotonic() - begun
 
 
