@@ -66,8 +66,9 @@ class Never:
         pass
 
 
-def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, float]:
-    """Returns the waits and loans of a search, and when it ended, in seconds after its start."""
+def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, float, bool]:
+    """Returns the waits and loans of a search, when it ended, in seconds after its start, and
+    whether it gave way."""
     evaluator, turn, start = Slow(clock), Lends(clock), clock.now
     asked: Any = turn
     share = Share(Budget(seconds=seconds), 1.0, 0, 0.0, turn=asked)
@@ -76,19 +77,29 @@ def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, 
         stopping.to_beat_us = 80.0  # another kernel has something right
     assert list(loop.trials(Never(), evaluator, share, stopping)) == []
     turn.lent_at = [at - start for at in turn.lent_at]
-    return evaluator, turn, clock.now - start
+    return evaluator, turn, clock.now - start, stopping.gave_way
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.4, 5.0, 10.3])
 def test_a_search_that_lends_ends_in_time(clock: Clock, seconds: float) -> None:
-    evaluator, turn, took_s = waited(clock, seconds, FOUND)
-    assert took_s == pytest.approx(seconds)
+    evaluator, turn, took_s, gave_way = waited(clock, seconds, FOUND)
+    assert took_s <= seconds
     assert all(at <= seconds - loop._LENDS_S for at in turn.lent_at)
     assert bool(turn.lent_at) == (seconds >= loop._LENDS_S)
     assert evaluator.asked_s == [], "no time is left for a trial"
+    if seconds >= loop._LENDS_S:
+        assert took_s > seconds - loop._LENDS_S - OTHERS_S
+    assert gave_way, "what it had left is no sign that nothing is left to try"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.4])
+def test_a_search_waits_out_no_time_that_is_too_short_to_lend(clock: Clock, seconds: float) -> None:
+    _, turn, took_s, gave_way = waited(clock, seconds, FOUND)
+    assert turn.lent_at == [] and gave_way
+    assert took_s == pytest.approx(loop._LAST_S)
 
 
 def test_what_is_late_waits_no_longer(clock: Clock) -> None:
-    evaluator, turn, took_s = waited(clock, 0.1)
+    evaluator, turn, took_s, _ = waited(clock, 0.1)
     assert evaluator.asked_s == [0.0], "the time that lending took is over"
     assert turn.lent_at and took_s == pytest.approx(FLOOR_S)
