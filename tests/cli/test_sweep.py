@@ -12,7 +12,7 @@ from tests.support.sweeping import KERNEL, fake_work
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.sweep import engines, study
-from tunefa.sweep.worker import work
+from tunefa.sweep.start import work
 
 WORDS = ("--arch", "sm90", "--kernel", KERNEL, "--strategy", "random", "--workers", "2")
 FILE = """workloads:

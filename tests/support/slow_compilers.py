@@ -15,7 +15,7 @@ from typing import Any
 from tunefa.compile import pool
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
-from tunefa.measure import measured
+from tunefa.measure import loading, measured
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
 from tunefa.spec.trial import Config, Outcome, Resources, Trial, identity
@@ -62,7 +62,7 @@ def install(patch: Patch) -> None:
     """Puts the slow compilers and the bench in the place of the real ones."""
     patch(pool, "_compile_once", compiled_slowly)
     patch(measured, "run_in_process", run)
-    patch(measured, "_warm_up", _warm_up)
+    patch(loading, "load_device", load_device)
     patch(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
     patch(clock, "SECONDS", {**allocate.SECONDS, "measured": AMOUNTS})
 
@@ -90,7 +90,7 @@ def compilations(home: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _warm_up() -> None:
+def load_device() -> None:
     """Runs in the bench's process."""
 
 

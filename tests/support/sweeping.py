@@ -22,7 +22,8 @@ from tunefa.store import whole_file
 from tunefa.sweep import engines, run, study
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.worker import Seat, work
+from tunefa.sweep.seat import Seat
+from tunefa.sweep.start import work
 
 WEIGHTS = {"q1024_h8_kv2_d64": 4.0, "q512_h8_kv2_d64": 2.0, "q256_h8_kv2_d64": 1.0}
 KERNEL = "attention_fwd_triton"

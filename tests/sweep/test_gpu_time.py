@@ -16,7 +16,7 @@ from tunefa.sweep import gpu_time
 
 def test_what_is_not_timed_does_not_count() -> None:
     shared = Processes(Workers(1), Workers(1))
-    shared.bench.ran_s |= {"_warm_up": 5.0, "run_in_process": 3.0}
+    shared.bench.ran_s |= {"load_device": 5.0, "run_in_process": 3.0}
     shared.compilers.ran_s[WAITING] = 2.0
     found = gpu_time.measured(12.0, shared, None)
     assert found == gpu_time.GpuTime(12.0, 3.0, 0.0, 2.0, 5.0)

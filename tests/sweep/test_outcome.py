@@ -11,7 +11,7 @@ from tests.support.sweeping import made, plan
 from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import worker
+from tunefa.sweep import seat, worker
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.outcome import Outcome, check, finished, outcome
@@ -64,9 +64,9 @@ def test_the_course_is_what_was_saved_after_each_slice(held: SweepStudy) -> None
 
 def test_what_was_put_aside_or_left_out_is_said(held: SweepStudy) -> None:
     keys = slices(held, told(90.0, 30.0))
-    held.note(f"{worker.ASIDE}GPU 1 of host", "it throttles")
-    held.note(f"{worker.ASIDE}GPU 2 of host", None)
-    held.note(f"{worker.REFUSED}{keys[2]}", "no kernel")
+    held.note(f"{seat.ASIDE}GPU 1 of host", "it throttles")
+    held.note(f"{seat.ASIDE}GPU 2 of host", None)
+    held.note(f"{seat.REFUSED}{keys[2]}", "no kernel")
     made = outcome(held, {"GPU 0": "lost"}, interrupted=True)
     assert made.aside == {"GPU 1 of host": "it throttles"} and made.errors == {"GPU 0": "lost"}
     assert made.refused == {keys[2]: "no kernel"} and made.interrupted

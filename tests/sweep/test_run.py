@@ -24,8 +24,8 @@ from tunefa.sweep import engines, run, study
 from tunefa.sweep.engine import Ended
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.plan import Plan
+from tunefa.sweep.seat import Seat
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.worker import Seat
 
 
 def test_two_workers_share_a_sweep(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +27,14 @@ from tunefa.store import journal
 from tunefa.store import results as store
 from tunefa.store.results import Store
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import health, item_state, processes, worker
+from tunefa.sweep import health, item_state, worker
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items
+from tunefa.sweep.seat import ASIDE, REFUSED, Seat
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.worker import Seat
 
 
 @pytest.fixture(autouse=True)
@@ -143,12 +143,10 @@ def test_a_gpu_that_is_put_aside_leaves_its_work(
         return real(asked, known, listen)
 
     monkeypatch.setattr(searching, "search", alone)
-    shared = Processes(Workers(1), Workers(1))
-    monkeypatch.setattr(processes, "shared", lambda plan, share: contextlib.nullcontext(shared))
-    assert worker.work(seat(held)) == "it throttles"
+    assert worker.work(seat(held), Started(Workers(1), Workers(1))) == "it throttles"
     (only,) = held.slices()
     assert "worker 1 is put aside" in only.lost and not only.counts and not only.is_running
-    notes = {n: why for n, why in held.notes.items() if n.startswith(worker.ASIDE)}
+    notes = {n: why for n, why in held.notes.items() if n.startswith(ASIDE)}
     assert list(notes.values()) == ["it throttles"] and "worker 1" in next(iter(notes))
 
 
@@ -157,7 +155,7 @@ def test_what_no_kernel_serves_is_noted(tmp_path: Path, fake: type[Fake]) -> Non
     weights = {Workload.parse("q512_h8_kv2_d64"): 1.0, Workload.parse("bwd_q512_d64"): 1.0}
     held = begun(tmp_path, 16, weights=weights, kernels=(KERNEL,))
     worker.work(seat(held))
-    refused = [n for n in held.notes if n.startswith(worker.REFUSED)]
+    refused = [n for n in held.notes if n.startswith(REFUSED)]
     assert len(refused) == 1 and "bwd_" in refused[0]
 
 

@@ -17,10 +17,10 @@ from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import gpu_time, worker
+from tunefa.sweep import gpu_time, start, worker
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.seat import Seat
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.worker import Seat
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,8 @@ def worked(place: Path, seconds: float, **changes: Any) -> SweepStudy:
     place.mkdir()
     held = made(place, slow_compilers.plan(**changes))
     held.note(clocks.NOTE, Clock.started(Budget(seconds=seconds), 0.0).to_data())
-    assert worker.work(Seat(held.place, held.name, "GPU 0", slow_compilers.share())) is None
+    there = Seat(held.place, held.name, "GPU 0", slow_compilers.share(), measured=True)
+    assert start.work(there) is None
     return held
 
 
@@ -62,7 +63,7 @@ def test_the_gpu_works_while_others_compile(
 def test_the_gpu_tries_what_is_compiled_before_a_slow_default(tmp_path: Path, home: Path) -> None:
     weights = {Workload.parse("q1024_h8_kv2_d128"): 1.0}
     kernels = (slow_compilers.QUICK, slow_compilers.LATE)
-    held = worked(tmp_path / "one", 16.0, weights=weights, kernels=kernels)
+    held = worked(tmp_path / "one", 20.0, weights=weights, kernels=kernels)
     found = [each.found for each in held.slices() if each.found]
     assert found and found[0]["best_us"]
     tried = [(kernel, trial.config) for kernel, trial in journal.read(Path(found[0]["journal"]))]

@@ -7,7 +7,6 @@ unusable; the next config gets a new process.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from typing import Any, Literal
 from tunefa.compile.worker_process import said
 from tunefa.compile.workers import ProcessLost, Workers
 from tunefa.errors import TunefaError
+from tunefa.measure import loading
 from tunefa.measure.bench import Bench, KernelRaceResult
 from tunefa.measure.npu import Modelled
 from tunefa.measure.objective import Raced
@@ -84,7 +84,7 @@ class Measured(Predicted):
         self._owned = contextlib.ExitStack()
         self._is_shared = process is not None
         self._process = process or self._owned.enter_context(Workers(1))
-        warm_up(self._process)  # candidates compile meanwhile
+        loading.warm_up(self._process)  # candidates compile meanwhile
         self._best_us = math.inf
         self._running: _Running | None = None
 
@@ -200,7 +200,7 @@ class Measured(Predicted):
             return LostProcess("crashed", f"the process {error}")
         if isinstance(result, LostProcess):  # its CUDA context may be unusable now
             self._process.renew()
-            warm_up(self._process)
+            loading.warm_up(self._process)
         return result
 
 
@@ -222,20 +222,6 @@ def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> R
     right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
     best = min(right, key=time_us, default=None)
     return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
-
-
-def warm_up(process: Workers) -> None:
-    """Lets a process load what its first config needs."""
-    process.submit(_warm_up, (), RUN_LIMIT_S)
-
-
-def _warm_up() -> None:
-    """Loads PyTorch, the device and scipy.stats into the bench's process, which takes seconds."""
-    importlib.import_module("scipy.stats")  # for the intervals of a race
-    with contextlib.suppress(Exception):  # where the device fails, the first config says why
-        import torch
-
-        torch.cuda.synchronize()
 
 
 def gpu_objective(mode: Mode) -> type[Measured]:

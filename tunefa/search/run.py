@@ -20,6 +20,7 @@ from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
 from tunefa.search import (
     candidates,
+    database,
     kernel_race,
     loop,
     opening,
@@ -70,9 +71,9 @@ def search(
         preparation.begin_defaults(cases, shared.compilers)
     feasible = candidates.feasible_by_kernel(request, model)
     candidates.check_interpreters(request)
-    database = study.database(request.storage) if request.storage is not None else None
+    asked = database.opened(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal, _bench_process(request, shared) as process:
-        storage = database or study.beside(journal.path)
+        storage = asked or study.beside(journal.path)
         state = SearchState(request, on_progress, journal, storage, process)
         if shared is not None:
             state.compilers, state.turn = shared.compilers, shared.turn

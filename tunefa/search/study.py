@@ -12,9 +12,6 @@ import contextlib
 import itertools
 import json
 import math
-import random
-import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
+from tunefa.search import database
 from tunefa.search.sampler import FAILED, FeasibleSampler
 from tunefa.spec.trial import Config, Trial
 
@@ -35,10 +33,6 @@ _PENALTY = 2.0
 """The time of a failed trial, as a multiple of the slowest time."""
 _SLOW_US = 1e6
 """The slowest time while no trial has succeeded."""
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""The pauses before a new database is opened once more."""
-_MADE_MEANWHILE = re.compile(r"already exists|unique|duplicate|locked", re.IGNORECASE)
-"""Words of SQLite, PostgreSQL and MySQL for a table or row that another process has just made."""
 
 
 @dataclass(frozen=True)
@@ -47,45 +41,6 @@ class Saved:
 
     storage: BaseStorage
     name: str
-
-
-def database(url: str) -> BaseStorage:
-    """The storage in the database at a URL, in SQLAlchemy's form.
-
-    Raises TunefaError if it cannot be opened, or was written by another version of Optuna.
-    """
-    refusals = (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError)
-    try:
-        return _opened(url)
-    except (*refusals, RuntimeError) as error:  # RuntimeError: an unknown schema
-        shown = without_password(url)
-        why = f"{type(error).__name__}: {_first_line(error).replace(url, shown)}"
-        raise TunefaError(
-            f"the storage {shown!r} cannot be opened ({why}): give a URL that SQLAlchemy and an "
-            "installed driver understand, such as sqlite:///study.db"
-        ) from error
-
-
-def _opened(url: str) -> BaseStorage:
-    """Opens a database, and makes its tables where there are none.
-
-    Optuna looks whether a table is there and then makes it. Of several searches that begin a
-    database at once, one makes it in between, so the others look again.
-    """
-    for pause_s in _PAUSES_S:
-        try:
-            return optuna.storages.get_storage(url)
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            if not _MADE_MEANWHILE.search(f"{error} {error.__cause__}"):
-                raise
-            time.sleep(pause_s * random.uniform(0.5, 1.5))  # the others wait for other times
-    return optuna.storages.get_storage(url)
-
-
-def without_password(url: str) -> str:
-    """The URL of a database with its password hidden."""
-    hidden = re.sub(r"(//[^:/@]*:).*@", r"\1***@", url)
-    return re.sub(r"(pass(?:word|wd)?=)[^&]*", r"\1***", hidden, flags=re.IGNORECASE)
 
 
 def beside(journal: Path) -> BaseStorage:
@@ -267,14 +222,10 @@ def _storage_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        why = database.first_line(error)
         raise TunefaError(
-            f"the study {name} cannot be written: {_first_line(error)}: free space, or give "
-            "another --storage"
+            f"the study {name} cannot be written: {why}: free space, or give another --storage"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _text(config: Config) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.worker import Seat
+from tunefa.sweep.seat import Seat
 
 Task = Callable[[Seat], str | None]
-"""The work of a worker: `tunefa.sweep.worker.work`."""
+"""The work of a worker: `tunefa.sweep.start.work`."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from tunefa.sweep.clock import Clock
 from tunefa.sweep.gpu_time import GpuTime
 from tunefa.sweep.item_state import Standing, standings
 from tunefa.sweep.requests import Items
+from tunefa.sweep.seat import ASIDE, REFUSED
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.worker import ASIDE, REFUSED
 
 
 @dataclass(frozen=True)

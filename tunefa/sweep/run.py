@@ -26,9 +26,9 @@ from tunefa.sweep.engine import Ended, Engine
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.predicted_gain import Promises
+from tunefa.sweep.seat import ASIDE, Seat
 from tunefa.sweep.slices import LOST_S, Watch
 from tunefa.sweep.study import SweepStudy, errors, folder
-from tunefa.sweep.worker import ASIDE, Seat
 
 GRACE_S = 10.0
 """The seconds beyond the budget after which workers that still search are ended. Their trials are

@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tunefa import assets
 from tunefa.errors import TunefaError
-from tunefa.search import study as search_study
+from tunefa.search import database
 from tunefa.sweep.file_lock import FileLock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.plan import Plan
@@ -57,7 +57,7 @@ def opened(place: str) -> BaseStorage:
     Raises TunefaError if it cannot be reached, or holds something else.
     """
     if "://" in place:
-        return search_study.database(place)
+        return database.opened(place)
     path = Path(place)
     with errors(place):
         assets.make_folder(path.parent)
@@ -78,7 +78,7 @@ def errors(place: str) -> Iterator[None]:
         raise
     except _REFUSALS as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        shown = search_study.without_password(place)
+        shown = database.without_password(place)
         raise TunefaError(
             f"the sweep's storage {shown} cannot be used: {why.replace(place, shown)}: make it "
             "reachable or free space, then continue with --resume"
@@ -138,7 +138,7 @@ class SweepStudy:
     @property
     def shown(self) -> str:
         """The address of its storage, without a password."""
-        return search_study.without_password(self.place)
+        return database.without_password(self.place)
 
     @property
     def plan(self) -> Plan:

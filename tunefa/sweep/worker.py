@@ -12,35 +12,35 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+
+import optuna
 
 from tunefa.compile.launch import driver
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
 from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes, Request, Result
 from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.sweep import allocate, gpu_time, health, processes, slice_result, versions
+from tunefa.sweep import beginning, gpu_time, health, slice_result, versions
 from tunefa.sweep.beat import Beat
+from tunefa.sweep.claims import Claims
 from tunefa.sweep.clock import Clock
-from tunefa.sweep.cores import Share
 from tunefa.sweep.host_process import HostProcess
-from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
+from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items, request
-from tunefa.sweep.slices import GONE_S, Slice, Watch
+from tunefa.sweep.seat import ASIDE, REFUSED, Seat
+from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
 
-ASIDE = "aside: "
-"""The beginning of the study's notes about GPUs that were put aside."""
-REFUSED = "refused: "
-"""The beginning of its notes about workloads that no kernel serves on a chip."""
 MOST_SLICES = 10
 """The slices that a worker has in progress at most: they bound the memory, and what is compiled
 before it is known to be needed."""
@@ -52,31 +52,8 @@ _SWITCH_S = 0.0002
 """After so long, a thread that prepares a slice lets that of the slice with the GPU go on."""
 
 
-@dataclass(frozen=True)
-class Seat:
-    """The sweep that a worker takes part in, and its device."""
-
-    place: str
-    """The address of the study's storage."""
-    study: str
-    """The study's name."""
-    name: str
-    """The name of its device for people: `GPU 0` or `cores`."""
-    share: Share = field(default_factory=Share)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The variables of its process, such as CUDA_VISIBLE_DEVICES."""
-
-
-def work(seat: Seat) -> str | None:
-    """Works until nothing is left of the budget or of the sweep.
-
-    Returns why its GPU was put aside; None at the sweep's end. Raises TunefaError if the storage,
-    a journal or the store cannot be written, if there is no GPU, and if this host has other
-    versions than the sweep.
-    """
-    import optuna
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def work(seat: Seat, started: Started | None = None) -> str | None:
+    """Does what `tunefa.sweep.start.work` says, with the processes that were started for it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = SweepStudy.found(seat.place, seat.study)
     plan = study.plan
@@ -84,16 +61,23 @@ def work(seat: Seat) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
-    with processes.shared(plan, seat.share) as shared:
-        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared)
-        with worker.prepared():
-            versions.agree(study, plan, items)  # it loads PyTorch, for seconds
-        if worker.overlaps:
-            sys.setswitchinterval(_SWITCH_S)
-        aside = worker.run()
+    worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), _shared(started))
+    with worker.prepared():
+        versions.agree(study, plan, items)  # it loads PyTorch, for seconds
+    if worker.overlaps:
+        sys.setswitchinterval(_SWITCH_S)
+    aside = worker.run()
     if aside is not None:
         study.note(f"{ASIDE}{seat.name} of {worker.who.host}", aside)
     return aside
+
+
+def _shared(started: Started | None) -> Processes | None:
+    """The processes as searches know them."""
+    if started is None:
+        return None
+    model = ModelProcess(*started.models) if started.models else None
+    return Processes(started.bench, started.compilers, model)
 
 
 def targets(plan: Plan) -> list[Target]:
@@ -126,18 +110,14 @@ class _Worker:
     who: HostProcess
     shared: Processes | None
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
-    watch: Watch = field(default_factory=lambda: Watch(GONE_S))
     first: Slice | None = field(init=False, default=None)
     """The slice that it has claimed before it begins."""
-    values: dict[str, float] = field(init=False, default_factory=dict)
-    """The gain that is expected of each workload, weighted, at the last look."""
-    is_over: bool = field(init=False, default=False)
-    """Whether nothing is left to do."""
     gpu_turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock, self.store = Clock.of(self.study.notes), store.default_store()
         self.amounts = self.clock.amounts(self.plan.measured)
+        self.claims = Claims(self.study, self.items, self.who, self.clock, self.amounts)
         self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
 
     @contextlib.contextmanager
@@ -145,13 +125,15 @@ class _Worker:
         """Claims its first workload. Compilers and the model begin with it, while the process does
         what it does in the context."""
         shared = self.shared
-        if shared is None or shared.model is None or (first := self._claim()) is None:
+        if shared is None or shared.model is None or (first := self.claims.next()) is None:
             yield
             return
         self.first = first
         try:
             with Beat(self.study, first):
-                processes.begin(self.study, self._item(first), shared, shared.model)
+                claims = self.claims
+                is_first = claims.is_first(first)
+                beginning.begin(self.plan, claims.item(first), shared, shared.model, is_first)
                 self.store.records()  # it keeps what it has read, for all slices
                 yield
         except BaseException as error:
@@ -211,49 +193,21 @@ class _Worker:
         """Begins the slice that is worth the most, if there is one. Returns whether nothing is
         left to do."""
         claimed, self.first = self.first or self._claim(), None
-        self.gpu_turns.value(self.values)
+        self.gpu_turns.value(self.claims.values)
         if claimed is not None:
-            turn = self.gpu_turns.new(claimed.key, self.values[claimed.key])
+            turn = self.gpu_turns.new(claimed.key, self.claims.values[claimed.key])
             self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
-        return self.is_over
+        return self.claims.is_over
 
     def _claim(self) -> Slice | None:
-        """Claims the workload that is worth the most; None if none is free that is worth it, or
-        another worker was first."""
-        self.is_over = False
-        slices = self._living(self.study.slices())
-        now = standings(self.items.begin(self.study.notes), slices)
-        expected = allocate.expected_gains(now)
-        self.values = {each.key: each.weight * expected[each.key] for each in now}
-        left = self.clock.left(slices)
-        if self.clock.trials is None:  # the slices that wait have the GPU before this one
-            left -= sum(s.amount for s, turn in self.running.values() if not turn.has_begun)
-        granted = allocate.grant(now, left, self._workers(slices), self.amounts)
-        if granted is None:
-            busy = any(each.is_busy for each in now)
-            self.is_over = not self.running and (left < self.amounts.least or not busy)
-            return None
-        return self.study.claim(granted.key, granted.amount, self.who)
-
-    def _item(self, claimed: Slice) -> Item:
-        return next(each for each in self.items.items if each.key == claimed.key)
-
-    def _living(self, slices: Sequence[Slice]) -> list[Slice]:
-        """The slices, after those of lost workers were ended."""
-        lost = self.watch.lost(slices)
-        for each in lost:
-            self.study.fail(each, f"its worker, {each.worker.seat}, was lost")
-        return self.study.slices() if lost else list(slices)
-
-    def _workers(self, slices: Sequence[Slice]) -> int:
-        """How many workers share what is left; 1 for trials, of which there is one sum."""
-        if self.clock.trials is not None:
-            return 1
-        return len({self.who, *(each.worker for each in slices if each.is_running)})
+        """Claims the next workload; the slices that wait have the GPU before it."""
+        running = [each for each, _ in self.running.values()]
+        waiting = [each for each, turn in self.running.values() if not turn.has_begun]
+        return self.claims.next(running, waiting)
 
     def _slice(self, claimed: Slice, turn: Turn) -> str | None:
         """Searches a workload for a slice. Returns why the GPU must be put aside."""
-        item = self._item(claimed)
+        item = self.claims.item(claimed)
         shared = self.shared
         if shared is not None and self.overlaps:
             shared = replace(shared, turn=turn)

@@ -17,7 +17,7 @@ from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended
 from tunefa.sweep.engines import local
 from tunefa.sweep.engines.local import Engine
-from tunefa.sweep.worker import Seat
+from tunefa.sweep.seat import Seat
 
 H200, A100 = (
     SeenDevice("NVIDIA H200", (9, 0), 132, 2**37),

@@ -20,8 +20,8 @@ from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.sweep import engines, run
+from tunefa.sweep.seat import Seat
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.worker import Seat
 
 ray: Any = pytest.importorskip("ray", reason="needs Ray: make test-cluster")
 pytestmark = pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.sweep import engines, run
 from tunefa.sweep.engine import Ended
-from tunefa.sweep.worker import Seat
+from tunefa.sweep.seat import Seat
 
 pytest.importorskip("submitit", reason="needs submitit: make test-cluster")
 pytestmark = pytest.mark.timeout(300)

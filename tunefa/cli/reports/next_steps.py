@@ -130,6 +130,6 @@ def _spelled(name: str, value: Any) -> str:
         return str(value + 1)
     if name != "storage":
         return str(value)
-    from tunefa.search.study import without_password  # it brings Optuna
+    from tunefa.search.database import without_password  # it brings Optuna
 
     return without_password(str(value))

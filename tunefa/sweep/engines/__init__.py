@@ -10,7 +10,7 @@ from typing import Any
 
 from tunefa.errors import TunefaError, unknown
 from tunefa.sweep.engine import Engine, Task
-from tunefa.sweep.worker import work
+from tunefa.sweep.start import work
 
 
 def names() -> list[str]:

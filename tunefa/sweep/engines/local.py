@@ -19,7 +19,7 @@ from tunefa.spec.target import Target
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.worker import Seat
+from tunefa.sweep.seat import Seat
 
 _LIMIT_S = 1e6
 """For a worker: eleven days. A sweep has a budget of its own."""
@@ -61,7 +61,7 @@ class Engine:
             variables = [{} for _ in names]
         shares = cores.shares(len(names), there, plan.measured, self._limit)
         places = zip(names, shares, variables, strict=True)
-        return [Seat(place, study, *each) for each in places]
+        return [Seat(place, study, *each, plan.measured) for each in places]
 
     def start(self, seat: Seat) -> None:
         """Starts a process."""

@@ -17,7 +17,7 @@ from tunefa.errors import TunefaError
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.worker import Seat
+from tunefa.sweep.seat import Seat
 
 NEEDS = "ray>=2.40"
 _CORES_EACH = 2
@@ -74,7 +74,7 @@ class Engine:
         if not plan.measured:
             count = min(count, len(plan.weights) * len(plan.targets))
         names = [f"{name} {number} of Ray" for number in range(1, count + 1)]
-        return [Seat(place, study, each) for each in names]
+        return [Seat(place, study, each, measured=plan.measured) for each in names]
 
     def start(self, seat: Seat) -> None:
         """Starts an actor."""

@@ -17,8 +17,8 @@ from tunefa.errors import TunefaError
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
+from tunefa.sweep.seat import Seat
 from tunefa.sweep.study import errors, folder
-from tunefa.sweep.worker import Seat
 
 NEEDS = "submitit>=1.5"
 OPTIONS = "TUNEFA_SLURM"
@@ -74,7 +74,8 @@ class Engine:
             raise TunefaError(
                 f"submitit refuses an option of {OPTIONS}={given!r}: {error}"
             ) from error
-        return [Seat(place, study, f"job {number}") for number in range(1, self._count + 1)]
+        names = [f"job {number}" for number in range(1, self._count + 1)]
+        return [Seat(place, study, name, measured=plan.measured) for name in names]
 
     def start(self, seat: Seat) -> None:
         """Submits a job. It runs where this process runs: with the same folder and variables."""

@@ -1,4 +1,4 @@
-"""The study in a database that the user names with --storage."""
+"""tunefa/search/database.py: studies in a database that the user names with --storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sample_problem import FEASIBLE, good, problem
 from tunefa.errors import TunefaError
-from tunefa.search import strategies, study
+from tunefa.search import database, strategies, study
 
 
 def test_searches_that_begin_a_database_at_once(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_searches_that_begin_a_database_at_once(tmp_path: Path) -> None:
 
     def begin(number: int) -> list[str]:
         together.wait()
-        storage = study.database(f"sqlite:///{tmp_path}/new.db")
+        storage = database.opened(f"sqlite:///{tmp_path}/new.db")
         optuna.create_study(storage=storage, study_name=f"search-{number}")
         return optuna.get_all_study_names(storage)
 
@@ -32,7 +32,7 @@ def test_searches_that_begin_a_database_at_once(tmp_path: Path) -> None:
 def test_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     for kernel in ("one", "two"):
-        saved = study.Saved(study.database(url), kernel)
+        saved = study.Saved(database.opened(url), kernel)
         strategy = strategies.create("auto", problem(FEASIBLE), saved)
         config = strategy.ask()
         assert config is not None
@@ -52,18 +52,18 @@ def test_a_database(tmp_path: Path) -> None:
 )
 def test_a_database_that_cannot_be_opened(url: str, why: str) -> None:
     with pytest.raises(TunefaError, match=why) as caught:
-        study.database(url)
+        database.opened(url)
     assert f"the storage {url!r} cannot be opened" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_database_of_another_optuna(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
-    study.database(f"sqlite:///{path}")
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE alembic_version SET version_num = 'v9.9.9'")
+    database.opened(f"sqlite:///{path}")
+    with sqlite3.connect(path) as held:
+        held.execute("UPDATE alembic_version SET version_num = 'v9.9.9'")
     with pytest.raises(TunefaError, match=r"cannot be opened \(RuntimeError: "):
-        study.database(f"sqlite:///{path}")
+        database.opened(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_database_of_another_optuna(tmp_path: Path) -> None:
     ],
 )
 def test_no_password_is_shown(url: str, shown: str) -> None:
-    assert study.without_password(url) == shown
+    assert database.without_password(url) == shown
     if not url.startswith("sqlite"):
         with pytest.raises(TunefaError) as caught:
-            study.database(url)
+            database.opened(url)
         assert repr(shown) in str(caught.value) and "secret" not in str(caught.value)

@@ -1,0 +1,76 @@
+"""tunefa/sweep/claims.py: what a worker claims."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sweeping import made, plan
+from tunefa.sweep import worker
+from tunefa.sweep.allocate import SECONDS, TRIALS
+from tunefa.sweep.claims import Claims
+from tunefa.sweep.clock import Clock
+from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.requests import Items
+from tunefa.sweep.study import SweepStudy
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> SweepStudy:
+    return made(tmp_path, plan())
+
+
+def claims(held: SweepStudy, name: str, clock: Clock | None = None) -> Claims:
+    items = Items.of(held.plan, worker.targets(held.plan))
+    clock = clock or Clock(None, 60)
+    amounts = SECONDS["measured"] if clock.trials is None else TRIALS
+    return Claims(held, items, HostProcess.here(name), clock, amounts)
+
+
+def lengths(*found: Any) -> list[int]:
+    return [int(each.key.split("_q")[1].split("_")[0]) for each in found]
+
+
+def test_the_heaviest_that_is_free_comes_first(held: SweepStudy) -> None:
+    one, other = claims(held, "GPU 0"), claims(held, "GPU 1")
+    found = [one.next(), other.next(), one.next()]
+    assert lengths(*found) == [1024, 512, 256]
+    assert one.next() is None and one.is_over is False, "other workers have slices in progress"
+    assert max(one.values, key=lambda key: one.values[key]).split("_q")[1].startswith("1024")
+    first = found[0]
+    assert first is not None and one.item(first).key == first.key
+
+
+def test_it_knows_whether_a_slice_is_the_first_of_its_workload(held: SweepStudy) -> None:
+    own = claims(held, "GPU 0")
+    first = own.next()
+    assert first is not None and own.is_first(first)
+    held.fail(first, "its worker was killed", counts=False)
+    again = own.next()
+    assert again is not None and again.key == first.key and not own.is_first(again)
+
+
+def test_slices_of_lost_workers_are_free_again(held: SweepStudy) -> None:
+    own = claims(held, "GPU 0")
+    own.watch.gone_s = 0.0
+    gone = claims(held, "GPU 1")
+    gone.who = replace(gone.who, started="0")
+    assert gone.next() is not None
+    assert lengths(own.next()) == [1024]
+    assert "was lost" in held.slices()[0].lost
+
+
+def test_slices_that_wait_use_the_seconds_first(held: SweepStudy) -> None:
+    until = time.time() + 30.0
+    own = claims(held, "GPU 0", Clock(30.0, None, until))
+    waiting = own.next()
+    assert waiting is not None and waiting.amount >= 6.0
+    long = replace(waiting, amount=25.0)
+    assert own.next([long], [long]) is None and not own.is_over
+    assert own.next([long], []) is not None, "it has the GPU already"
+    own.clock = Clock(30.0, None, time.time() + 1.0)
+    assert own.next() is None and own.is_over

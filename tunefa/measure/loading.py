@@ -1,0 +1,35 @@
+"""What the bench's process loads before it needs it: PyTorch and the device, then the rest.
+
+This module imports next to nothing, so that a process may start another one that loads them, before
+it loads its own modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+
+from tunefa.compile.workers import Workers
+
+_LIMIT_S = 60.0
+
+
+def warm_up(process: Workers) -> None:
+    """Lets a process load what its first config needs, which takes seconds; then, while it has
+    nothing else to do, what its first race needs."""
+    process.submit(load_device, (), _LIMIT_S)
+    process.submit(load_statistics, (), _LIMIT_S, True)
+
+
+def load_device() -> None:
+    """Loads PyTorch, the device and the bench."""
+    with contextlib.suppress(Exception):  # where the device fails, the first config says why
+        import torch
+
+        torch.cuda.synchronize()
+    importlib.import_module("tunefa.measure.measured")
+
+
+def load_statistics() -> None:
+    """Loads scipy.stats, for the intervals of a race, which takes a second."""
+    importlib.import_module("scipy.stats")

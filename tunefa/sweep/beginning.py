@@ -1,0 +1,30 @@
+"""The first workload of a worker: compilers and the model begin with it while the worker loads
+PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+
+from tunefa.search import preparation
+from tunefa.search.model_process import ModelProcess
+from tunefa.search.request import Processes
+from tunefa.spec.target import Case
+from tunefa.sweep.plan import Item, Plan
+from tunefa.sweep.requests import serving
+
+_SEARCH_MODULES = ("scipy.optimize", "scipy.linalg")
+"""The first search would load these modules, which takes half a second."""
+
+
+def begin(
+    plan: Plan, item: Item, processes: Processes, model: ModelProcess, is_first: bool
+) -> None:
+    """Lets compilers and the model begin with a workload that was claimed, and loads what its
+    search needs. Unless this `is_first` slice, its defaults are known, mostly."""
+    kernels = serving(plan, item.workload, item.target)
+    cases = [Case(kernel, item.workload, item.target) for kernel in kernels]
+    model.begin(cases)
+    if is_first:
+        preparation.begin_defaults(cases, processes.compilers)
+    for name in _SEARCH_MODULES:
+        importlib.import_module(name)
