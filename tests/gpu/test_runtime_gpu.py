@@ -239,7 +239,7 @@ def test_a_known_shape_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(choose, "choose", never)
     monkeypatch.setattr(languages.load("triton"), "compile", never)
-    monkeypatch.setattr(kernels, "load", never)
+    monkeypatch.setattr(kernels, "_load", never)
     assert torch.equal(tunefa.flash_attention(q, k, v, causal=True), out)
     assert torch.equal(tunefa.flash_attention(q.clone(), k, v, causal=True), out)
 

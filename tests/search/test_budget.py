@@ -69,6 +69,14 @@ def test_seconds_count_from_when_it_was_made(clock: Clock) -> None:
     assert budget.elapsed_s == 7.0
 
 
+def test_seconds_may_count_from_now(clock: Clock) -> None:
+    budget = Budget(seconds=60.0, floor_s=0.0)
+    clock.sleep(7.0)
+    later = budget.from_now(20.0)
+    assert (later.seconds, later.start, later.floor_s) == (20.0, clock.now, 0.0)
+    assert Budget(trials=5).from_now(None).trials == 5
+
+
 def test_defaults_have_the_floor_or_the_deadline_of_their_share() -> None:
     for seconds, share, after_s in ((1.0, 1.0, FLOOR_S), (75.0, 0.2, FLOOR_S), (75.0, 1.0, 75.0)):
         budget = Budget(seconds=seconds)

@@ -46,9 +46,8 @@ class Budget:
             return cls(trials=int(found[1]))
         return cls(seconds=float(found[1]) * (1 if found[2] == "s" else 60))
 
-    def from_now(self, most_s: float) -> Budget:
-        """Returns the budget with its seconds counted from now; at most `most_s` of them."""
-        seconds = None if self.seconds is None else min(self.seconds, most_s)
+    def from_now(self, seconds: float | None) -> Budget:
+        """Returns the budget with so many seconds, counted from now."""
         return replace(self, seconds=seconds, start=time.monotonic())
 
     @property

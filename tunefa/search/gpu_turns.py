@@ -94,6 +94,12 @@ class Turn:
         """The seconds that are left of the budget of all searches."""
         return self._turns.left_s()
 
+    def seconds(self, asked_s: float) -> float:
+        """The seconds that it has when it begins: those that were asked for, but all that are left
+        of the budget where no other turn could begin after it."""
+        left_s = self.left_s
+        return left_s if left_s - asked_s < self._turns.least_s else asked_s
+
     @property
     def is_wanted(self) -> bool:
         """Whether another search is ready for the GPU."""
@@ -108,7 +114,7 @@ class Turns:
     ) -> None:
         """`left_s` returns the seconds that are left of the budget; no turn begins with fewer than
         `least_s`."""
-        self.left_s, self._least_s = left_s, least_s
+        self.left_s, self.least_s = left_s, least_s
         self._changed = threading.Condition()
         self._turns: list[Turn] = []
         self._tried: Turn | None = None  # the last that tried a config
@@ -170,7 +176,7 @@ class Turns:
             state: _State = "ready" if turn.is_ready else "compiling"
             turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
-                if self._why_closed or self.left_s() < self._least_s:
+                if self._why_closed or self.left_s() < self.least_s:
                     raise NoTurnLeft(self._why_closed or "the budget was used before its turn")
                 turn.state = state
                 if not self._is_taken and turn is self._first():

@@ -51,7 +51,9 @@ def entered(
         stack.enter_context(state.turn.taken(prepared))
         prepared.begin_all()
         entrants = prepared.entrants
-        state.request = replace(request, budget=request.budget.from_now(state.turn.left_s))
+        seconds = request.budget.seconds
+        seconds = None if seconds is None else state.turn.seconds(seconds)
+        state.request = replace(request, budget=request.budget.from_now(seconds))
         idle = 0
     else:
         for part, each in untried:

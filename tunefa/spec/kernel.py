@@ -187,6 +187,11 @@ def load(name: str) -> Kernel:
     """Returns the kernel with that name. Raises TunefaError if there is none."""
     if name not in names():
         raise unknown("kernel", name, names())
+    return _load(name)
+
+
+def _load(name: str) -> Kernel:
+    """Loads a kernel that is there: to list all of them takes a ms."""
     path = assets.root("search_spaces") / f"{name}.yaml"
     written = path.stat()
     space = _space(path, written.st_mtime_ns, written.st_size)
@@ -207,7 +212,7 @@ def usable() -> list[Kernel]:
     found = []
     for name in names():
         try:
-            kernel = load(name)
+            kernel = _load(name)
             kernel.check()
             found.append(kernel)
         except TunefaError as error:
