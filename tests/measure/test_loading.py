@@ -27,6 +27,6 @@ def test_the_first_config_does_not_wait_for_what_races_need() -> None:
 
 def test_a_process_loads_pytorch_and_the_bench_then_the_statistics() -> None:
     with Workers(1) as process:
-        loading.warm_up(process)
+        loading.warm_up(process, "tunefa.measure.bench")
         for module in ("torch", "tunefa.measure.bench", "scipy.stats"):
             assert process.submit(is_loaded, (module,), 60.0, True).result(), module

@@ -43,3 +43,15 @@ def test_one_that_was_named_is_an_error(lacking: dict[str, str]) -> None:
         compilable.only(request(KERNEL, CUDA), [CUDA.name])
     with pytest.raises(TunefaError, match="there is no NVRTC"):
         compilable.only(request(CUDA))
+
+
+def test_what_another_process_found_out_is_not_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(languages, "without_compiler", lambda *_: 1 / 0)
+    known = {CUDA.name: "cuDNN is not installed", "another": "no"}
+    made, lines = compilable.only(request(KERNEL, CUDA), (), known)
+    assert made.kernels == (KERNEL,)
+    assert lines == [f"{CUDA.name} is left out: cuDNN is not installed"]
+    with pytest.raises(TunefaError, match="cuDNN is not installed"):
+        compilable.only(request(CUDA), (), known)

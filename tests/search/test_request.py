@@ -75,3 +75,10 @@ def test_only_what_is_right_and_has_a_time_is_among_the_best() -> None:
     wrong = replace(raced(0, 1.0), outcome="wrong")
     untimed, fine = Trial({"A": 1}, "ok"), raced(2, 9.0)
     assert [each.trial for each in result(wrong, untimed, fine).top(5)] == [fine]
+
+
+def test_the_versions_that_another_process_found_out_have_the_date_of_now() -> None:
+    asked = replace(request(), versions={KERNEL.name: {"torch": "2.0", "date": "1970-01-01"}})
+    made = asked.provenance(KERNEL)
+    assert made["torch"] == "2.0" and made["date"] > "2020"
+    assert request().provenance(KERNEL)["source_hash"] == KERNEL.source_hash

@@ -63,3 +63,10 @@ def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> Non
     assert record.objective == "modelled"
     assert record.resources == Resources(ub_bytes=1000)
     assert record.provenance["changed_by_the_compiler"] == {"enable-auto-multi-buffer": False}
+
+
+def test_versions_that_are_known_are_not_looked_for_again() -> None:
+    known = {"compiler": "nvrtc 1.2", "source_hash": "abc", "date": "2026-01-01"}
+    won = Winner(KERNEL, RIGHT, None, "eager", provenance=known)
+    said = won.record(WORKLOAD, SM90, "NVIDIA H200", {"trials": 3}).provenance
+    assert said["compiler"] == "nvrtc 1.2" and said["trials"] == 3 and "torch" not in said

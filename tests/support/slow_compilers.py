@@ -90,7 +90,7 @@ def compilations(home: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def load_device() -> None:
+def load_device(*modules: str) -> None:
     """Runs in the bench's process."""
 
 

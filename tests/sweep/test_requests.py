@@ -10,7 +10,7 @@ from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.sweep.requests import PROMISE, Items, request
+from tunefa.sweep.requests import PROMISE, Items, Requests
 
 H200, A100 = Target.named("h200"), Target.named("a100")
 
@@ -48,25 +48,25 @@ def test_a_search_continues_those_of_its_sweep_only(fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     asked = plan()
     item = Items.of(asked, [H200]).items[0]
-    first = request(asked, item, Budget(trials=4), 2, "sweep-a")
+    first = Requests(asked, "sweep-a", 2).of(item, Budget(trials=4))
     assert first.resume is None and [each.name for each in first.kernels] == [KERNEL]
     result = search.search(first, user_store())
-    again = request(asked, item, Budget(trials=8), 2, "sweep-a")
+    again = Requests(asked, "sweep-a", 2).of(item, Budget(trials=8))
     assert again.resume == result.journal
-    assert request(asked, item, Budget(trials=8), 2, "sweep-b").resume is None
+    assert Requests(asked, "sweep-b", 2).of(item, Budget(trials=8)).resume is None
     assert search.search(again, user_store()).journal == result.journal
     other = Items.of(asked, [H200]).items[1]
-    assert request(asked, other, Budget(trials=8), 2, "sweep-a").resume is None
+    assert Requests(asked, "sweep-a", 2).of(other, Budget(trials=8)).resume is None
 
 
 def test_a_decode_is_timed_in_graphs_unless_a_mode_is_given() -> None:
     weights = {Workload.parse("decode_k512"): 1.0, Workload.parse("q512"): 1.0}
     asked = plan(weights=weights, kernels=())
-    modes = [request(asked, each, Budget(trials=4), 2, "s").mode
+    modes = [Requests(asked, "s", 2).of(each, Budget(trials=4)).mode
              for each in Items.of(asked, [H200]).items]  # fmt: skip
     assert modes == ["graph", "eager"]
     item = Items.of(asked, [H200]).items[0]
-    assert request(replace(asked, mode="eager"), item, Budget(trials=4), 2, "s").mode == "eager"
+    assert Requests(replace(asked, mode="eager"), "s", 2).of(item, Budget(trials=4)).mode == "eager"
 
 
 def test_a_kernel_that_is_not_there_is_named() -> None:

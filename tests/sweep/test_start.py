@@ -30,7 +30,7 @@ def test_a_process_that_starts_loads_nothing_that_takes_long(tmp_path: Path) -> 
 def test_a_worker_has_the_processes_that_were_started(
     monkeypatch: pytest.MonkeyPatch, measured: bool
 ) -> None:
-    monkeypatch.setattr(loading, "warm_up", lambda bench: None)
+    monkeypatch.setattr(loading, "warm_up", lambda bench, *modules: None)
     given: list[Started | None] = []
 
     def work(seat: Seat, started: Started | None) -> str:

@@ -25,8 +25,13 @@ def of(kernel: Kernel) -> dict[str, Any]:
         "torch": _installed("torch"),
         "driver": _driver(),
         "source_hash": kernel.source_hash,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": now(),
     }
+
+
+def now() -> str:
+    """Returns the date and time, as `of` has it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def quick(kernel: Kernel) -> dict[str, Any]:

@@ -14,20 +14,21 @@ from tunefa.compile.workers import Workers
 _LIMIT_S = 60.0
 
 
-def warm_up(process: Workers) -> None:
-    """Lets a process load what its first config needs, which takes seconds; then, while it has
-    nothing else to do, what its first race needs."""
-    process.submit(load_device, (), _LIMIT_S)
+def warm_up(process: Workers, *modules: str) -> None:
+    """Lets a process load what its first config needs, which takes seconds, with these modules;
+    then, while it has nothing else to do, what its first race needs."""
+    process.submit(load_device, modules, _LIMIT_S)
     process.submit(load_statistics, (), _LIMIT_S, True)
 
 
-def load_device() -> None:
-    """Loads PyTorch, the device and the bench."""
+def load_device(*modules: str) -> None:
+    """Loads PyTorch, the device and some modules."""
     with contextlib.suppress(Exception):  # where the device fails, the first config says why
         import torch
 
         torch.cuda.synchronize()
-    importlib.import_module("tunefa.measure.measured")
+    for each in modules:
+        importlib.import_module(each)
 
 
 def load_statistics() -> None:

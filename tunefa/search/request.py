@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tunefa.compile import provenance
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
@@ -53,10 +54,18 @@ class Request:
     """The name of the sweep that the search is a part of."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Notes on the search for the record's provenance, beside its trials and its strategy."""
+    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By kernel: its provenance, where another process has found it out. For a library that takes
+    PyTorch, which is loaded for seconds."""
 
     def case(self, kernel: Kernel) -> Case:
         """The case of one of the kernels, on the workload and the target."""
         return Case(kernel, self.workload, self.target)
+
+    def provenance(self, kernel: Kernel) -> dict[str, Any]:
+        """The versions of all that influences one of the kernels, and the date."""
+        known = self.versions.get(kernel.name)
+        return provenance.of(kernel) if known is None else {**known, "date": provenance.now()}
 
     @property
     def objective(self) -> ObjectiveKind:

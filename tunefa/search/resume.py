@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefa.compile import provenance
 from tunefa.costmodel import version
 from tunefa.errors import TunefaError
 from tunefa.search.request import Request
@@ -72,7 +71,7 @@ def header(request: Request) -> dict[str, Any]:
     replay = request.replay
     more = version.provenance(request.objective, request.target.arch.name)
     made = {
-        k.name: replay.provenance[k.name] if replay else {**provenance.of(k), **more}
+        k.name: replay.provenance[k.name] if replay else {**request.provenance(k), **more}
         for k in request.kernels
     }
     sweep = {} if request.sweep is None else {"sweep": request.sweep}

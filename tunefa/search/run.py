@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from tunefa.compile import pool
 from tunefa.compile.workers import Workers
@@ -242,5 +243,6 @@ def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | No
             request, feasible, tried, best.median_us
         )
     device_name = request.target.device.name if request.measured else None
+    best = replace(best, provenance=request.provenance(best.kernel))
     record = best.record(request.workload, request.target.arch, device_name, notes)
     return record if request.replay is None else replayed.relabelled(record, request.replay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ class Winner:
     """The mode that it was timed in; None where the time is predicted."""
     objective: ObjectiveKind = "predicted"
     """The kind of its time if it was not measured."""
+    provenance: Mapping[str, Any] | None = None
+    """The kernel's; None if it is not known, and must be found out for a record."""
 
     @property
     def median_us(self) -> float:
@@ -63,7 +66,7 @@ class Winner:
             certificate=self.certificate,
             mode=self.mode,
             provenance={
-                **provenance.of(self.kernel),
+                **(self.provenance or provenance.of(self.kernel)),
                 **({} if device_name else self._prediction(arch)),
                 **notes,
                 "check": self._check(device_name),

@@ -39,7 +39,7 @@ def started(seat: Seat) -> Iterator[Started | None]:
     place = Place(cores=seat.share.compilers)
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(Workers(1))
-        loading.warm_up(bench)
+        loading.warm_up(bench, "tunefa.measure.measured")
         models = [
             stack.enter_context(Workers(1, place=place))
             for _ in range(_MODELS if seat.share.compilers else 0)

@@ -15,6 +15,7 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
+from tunefa.sweep.installed import Installed
 from tunefa.sweep.item_state import Standing
 from tunefa.sweep.plan import Item, Plan
 
@@ -83,23 +84,37 @@ def serving(plan: Plan, workload: Workload, target: Target) -> tuple[Kernel, ...
     return tuple(kernels.serving(workload, target.arch, named, libraries=not named))
 
 
-def request(plan: Plan, item: Item, budget: Budget, workers: int, sweep: str) -> Request:
-    """Returns the search of an item, which continues those that the sweep made of it before.
+@dataclass(frozen=True)
+class Requests:
+    """What the searches of a worker have in common."""
 
-    Raises TunefaError if none of its kernels can be compiled on this machine.
-    """
-    made = Request(
-        workload=item.workload,
-        target=item.target,
-        measured=plan.measured,
-        kernels=serving(plan, item.workload, item.target),
-        budget=budget,
-        strategy=plan.strategy,
-        seed=plan.seed,
-        workers=workers,
-        mode=plan.mode or ("graph" if item.workload.op == "decode" else "eager"),
-        sweep=sweep,
-        notes={"sweep": sweep},
-    )
-    made, _ = compilable.only(made)
-    return replace(made, resume=resume.of_sweep(made))
+    plan: Plan
+    sweep: str
+    """The name of the sweep."""
+    workers: int
+    """The compilers."""
+    installed: Installed | None = None
+    """What is installed here; None if each search finds it out."""
+
+    def of(self, item: Item, budget: Budget) -> Request:
+        """Returns the search of an item, which continues those that the sweep made of it before.
+
+        Raises TunefaError if none of its kernels can be compiled on this machine.
+        """
+        plan, here = self.plan, self.installed
+        made = Request(
+            workload=item.workload,
+            target=item.target,
+            measured=plan.measured,
+            kernels=serving(plan, item.workload, item.target),
+            budget=budget,
+            strategy=plan.strategy,
+            seed=plan.seed,
+            workers=self.workers,
+            mode=plan.mode or ("graph" if item.workload.op == "decode" else "eager"),
+            sweep=self.sweep,
+            notes={"sweep": self.sweep},
+            versions={} if here is None else here.versions,
+        )
+        made, _ = compilable.only(made, (), None if here is None else here.lacking)
+        return replace(made, resume=resume.of_sweep(made))

@@ -3,11 +3,14 @@ two compilers cannot be compared."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tunefa.compile import provenance
+from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
-from tunefa.spec.kernel import Kernel
+from tunefa.sweep import installed
+from tunefa.sweep.installed import Installed
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.requests import Items, serving
 from tunefa.sweep.study import SweepStudy
@@ -16,17 +19,24 @@ NOTE = "versions"
 _NOT_COMPARED = ("date",)
 
 
-def agree(study: SweepStudy, plan: Plan, items: Items) -> None:
-    """Notes the versions of this host, unless the sweep has some already.
+def agree(
+    study: SweepStudy, plan: Plan, items: Items, bench: Workers | None = None
+) -> Installed | None:
+    """Notes the versions of this host, unless the sweep has some already. Returns what the process
+    of a bench says is installed; None without one.
 
-    Raises TunefaError if these are others.
+    Raises TunefaError if the sweep has other versions.
     """
     kernels = {kernel.name: kernel for each in items.items
                for kernel in serving(plan, each.workload, each.target)}  # fmt: skip
     held: dict[str, Any] = dict(study.notes.get(NOTE, {}))
-    own = {name: _of(kernel, plan.measured) for name, kernel in sorted(kernels.items())}
-    for name, here in own.items():
-        for what, version in here.items():
+    here = None
+    if bench is not None and kernels:
+        here = installed.seen_by(bench, sorted(kernels), items.items[0].target.arch.name)
+    made = {n: provenance.of(k) for n, k in kernels.items()} if here is None else here.versions
+    own = {name: _compared(each, plan.measured) for name, each in sorted(made.items())}
+    for name, each in own.items():
+        for what, version in each.items():
             then = held.get(name, {}).get(what, version)
             if then != version:
                 raise TunefaError(
@@ -35,10 +45,9 @@ def agree(study: SweepStudy, plan: Plan, items: Items) -> None:
                 )
     if own.keys() - held.keys():
         study.note(NOTE, {**held, **own})
+    return here
 
 
-def _of(kernel: Kernel, measured: bool) -> dict[str, Any]:
-    found = provenance.of(kernel)
-    if not measured:  # a driver changes no prediction
-        found.pop("driver")
-    return {name: each for name, each in found.items() if name not in _NOT_COMPARED}
+def _compared(made: Mapping[str, Any], measured: bool) -> dict[str, Any]:
+    left_out = _NOT_COMPARED if measured else (*_NOT_COMPARED, "driver")  # it changes no prediction
+    return {name: each for name, each in made.items() if name not in left_out}

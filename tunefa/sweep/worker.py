@@ -34,9 +34,10 @@ from tunefa.sweep.beat import Beat
 from tunefa.sweep.claims import Claims
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.installed import Installed
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.processes import Started
-from tunefa.sweep.requests import Items, request
+from tunefa.sweep.requests import Items, Requests
 from tunefa.sweep.seat import ASIDE, REFUSED, Seat
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
@@ -63,7 +64,8 @@ def work(seat: Seat, started: Started | None = None) -> str | None:
             study.note(REFUSED + key, why)
     worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), _shared(started))
     with worker.prepared():
-        versions.agree(study, plan, items)  # it loads PyTorch, for seconds
+        bench = None if started is None else started.bench
+        worker.installed = versions.agree(study, plan, items, bench)  # when PyTorch is loaded
     if worker.overlaps:
         sys.setswitchinterval(_SWITCH_S)
     aside = worker.run()
@@ -112,6 +114,8 @@ class _Worker:
     running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
     first: Slice | None = field(init=False, default=None)
     """The slice that it has claimed before it begins."""
+    installed: Installed | None = None
+    """What is installed here; None if each search finds it out."""
     gpu_turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -244,11 +248,10 @@ class _Worker:
 
     def _request(self, item: Item, amount: float) -> tuple[Request, int]:
         """The search of a slice, and how many trials it continues from."""
-        workers = self.seat.share.processes
-        budget = self.clock.slice_budget(amount, 0)
-        asked = request(self.plan, item, budget, workers, self.study.name)
+        processes = self.seat.share.processes
+        requests = Requests(self.plan, self.study.name, processes, self.installed)
+        asked = requests.of(item, self.clock.slice_budget(amount, 0))
         if asked.resume is None:
             return asked, 0
         done = {(kernel, identity(trial.config)) for kernel, trial in journal.read(asked.resume)}
-        again = self.clock.slice_budget(amount, len(done))
-        return request(self.plan, item, again, workers, self.study.name), len(done)
+        return requests.of(item, self.clock.slice_budget(amount, len(done))), len(done)
