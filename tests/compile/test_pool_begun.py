@@ -25,7 +25,7 @@ def test_what_was_begun_before_is_compiled_once() -> None:
 
     shared: Any = Shared(count=1, lasting=True, apart=True, submit=submit)
     CompilePool(CASE, processes=shared).begin({"A": 1})
-    assert tasks[0][-1] is True, "after what searches with the GPU wait for"
+    assert tasks[0][-1] > 0, "after what searches with the GPU wait for"
     own = CompilePool(CASE, processes=shared)
     found = own.submit({"A": 1}, True)
     assert len(tasks) == 1
@@ -73,3 +73,25 @@ def test_what_was_begun_and_stopped_is_compiled_anew() -> None:
     own.begin({"A": 1})
     made[0].cancel()
     assert own.submit({"A": 1}).future is made[1]
+
+
+def test_a_default_comes_before_other_configs_that_can_wait() -> None:
+    ranks: list[int] = []
+
+    def submit(task: Any, arguments: Any, limit_s: float, rank: int) -> Future[Any]:
+        ranks.append(rank)
+        return Future()
+
+    hurried: list[Any] = []
+    shared: Any = Shared(count=1, lasting=True, apart=True, submit=submit, hurry=hurried.append)
+    own, default = CompilePool(CASE, processes=shared), CASE.default()
+    own.begin(default)
+    other = {**default, "num_warps": 2 * default["num_warps"]}
+    waiting = own.submit(other, True)
+    own.submit(other)
+    assert ranks == [1, 2, 0]
+    own.hurry(waiting)
+    assert hurried == [waiting.future]
+    waiting.future.set_result(("ok", None, 0.1, ""))
+    own.hurry(waiting)
+    assert len(hurried) == 1, "it is compiled"

@@ -111,3 +111,30 @@ def test_a_task_that_waits_to_be_done_again_is_cancelled(
         time.sleep(0.01)
     getattr(workers, method)()
     assert isinstance(early.exception(LIMIT_S), CancelledError)
+
+
+def test_tasks_of_a_lower_rank_come_first_and_one_may_be_hurried(
+    workers: Workers, tmp_path: Path
+) -> None:
+    started, may_end = tmp_path / "started", tmp_path / "may end"
+    first = workers.submit(hold, (str(started), str(may_end)), LIMIT_S)
+    while not started.exists():
+        time.sleep(0.01)
+    order: list[str] = []
+    made = []
+    for name, rank in (("slow", 2), ("hurried", 2), ("default", 1), ("now", 0)):
+        future = workers.submit(os.getpid, (), LIMIT_S, rank)
+        future.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]
+        made.append(future)
+    workers.hurry(made[1])
+    workers.hurry(first)  # which has begun
+    may_end.touch()
+    for future in made:
+        future.result(LIMIT_S)
+    assert order == ["hurried", "now", "default", "slow"], "it was asked for before the other one"
+
+
+def hold(started: str, may_end: str) -> None:
+    Path(started).touch()
+    while not os.path.exists(may_end):
+        time.sleep(0.01)

@@ -33,7 +33,7 @@ class Numbered(Workers):
         task: Callable[..., Any],
         arguments: tuple[Any, ...],
         limit_s: float,
-        can_wait: bool = False,
+        rank: int = 0,
     ) -> Any:
         future: Future[Any] = Future()
         try:

@@ -21,7 +21,7 @@ from tests.support.predicted_case import (
     config,
     ok,
 )
-from tunefa.compile.pool import Pending
+from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.estimate import estimate
@@ -155,7 +155,7 @@ def test_a_prepared_config_is_compiled_once(predicted: Predicted) -> None:
     scheduled: list[Any] = []
 
     class Counting(Workers):
-        def submit(self, task: Any, arguments: Any, limit_s: float, can_wait: bool = False) -> Any:
+        def submit(self, task: Any, arguments: Any, limit_s: float, rank: int = 0) -> Any:
             scheduled.append(arguments[1])
             return pending(arguments[1], True).future
 
@@ -166,6 +166,20 @@ def test_a_prepared_config_is_compiled_once(predicted: Predicted) -> None:
     trial = predicted.next(wait_s=0.0)
     assert trial is not None and (trial.config, trial.outcome) == (CONFIG, "ok")
     assert scheduled == [CONFIG]
+
+
+def test_a_prepared_config_is_hurried_when_it_is_asked_for(
+    predicted: Predicted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried: list[Any] = []
+    monkeypatch.setattr(CompilePool, "submit", lambda self, each, *_: pending(each, False))
+    monkeypatch.setattr(CompilePool, "hurry", lambda self, each: hurried.append(each.config))
+    with Workers(1) as compilers:
+        predicted.prepare(CONFIG, compilers)
+    assert hurried == []
+    predicted.submit(CONFIG)
+    predicted.submit(config(32))
+    assert hurried == [CONFIG]
 
 
 @pytest.fixture

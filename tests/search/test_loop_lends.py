@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,3 +104,45 @@ def test_what_is_late_waits_no_longer(clock: Clock) -> None:
     evaluator, turn, took_s, _ = waited(clock, 0.1)
     assert evaluator.asked_s == [0.0], "the time that lending took is over"
     assert turn.lent_at and took_s == pytest.approx(FLOOR_S)
+
+
+class Counted(Never):
+    """Proposes other configs each time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self) -> Config | None:
+        self.asked += 1
+        return {"A": self.asked}
+
+
+class Cached(Slow):
+    """The first config is compiled already."""
+
+    width = 8
+
+    def is_ready(self, wait_s: float) -> bool:
+        return not self.asked_s or super().is_ready(wait_s)
+
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        self.asked_s.append(wait_s)
+        return Trial({"A": 1}, "ok", predicted_us=100.0)
+
+
+@pytest.mark.parametrize(("compile_s", "asked"), [(9.0, 1), (0.01, 8)])
+def test_nothing_is_compiled_for_a_search_that_will_be_over(
+    clock: Clock, compile_s: float, asked: int
+) -> None:
+    evaluator, strategy = Cached(clock), Counted()
+    turn: Any = Lends(clock)
+    own = Share(Budget(seconds=10.0), 1.0, 0, 0.0, turn=turn)
+    slow = [replace(FOUND, config={"A": 100 + number}, compile_s=compile_s) for number in range(3)]
+    assert next(loop.trials(strategy, evaluator, own, StoppingRule().resumed(slow)))
+    assert strategy.asked == 8, "it has 10 s"
+    strategy = Counted()
+    own = replace(own, budget=Budget(seconds=7.0))
+    assert next(loop.trials(strategy, Cached(clock), own, StoppingRule().resumed(slow)))
+    assert strategy.asked == asked
+    without = replace(own, turn=None)
+    assert not without.is_too_late(StoppingRule().resumed(slow), clock.now)

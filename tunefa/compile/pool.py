@@ -142,15 +142,30 @@ class CompilePool:
             futures.wait(begun, FINISH_S)
 
     def submit(self, config: Config, can_wait: bool = False) -> Pending:
-        """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
-        result."""
+        """Starts compiling a config; `Pending.trial` waits for the result.
+
+        One that `can_wait` is begun after others, but a kernel's default before other configs that
+        can wait: a search begins when it has the defaults.
+        """
         begun = self._processes.begun.pop(self._key(config), None)
         if begun is not None and not begun.cancelled():
             return Pending(config, begun)
         task = (self._case.names, dict(config), self._also)
-        later = (True,) if can_wait else ()
-        future = self._processes.submit(_compile_once, task, COMPILE_LIMIT_S, *later)
+        rank = self._later(config) if can_wait else 0
+        future = self._processes.submit(_compile_once, task, COMPILE_LIMIT_S, rank)
         return Pending(config, future)
+
+    def _later(self, config: Config) -> int:
+        """The rank of a config that can wait."""
+        with contextlib.suppress(TunefaError):  # the kernel has no default
+            if config == self._case.default():
+                return 1
+        return 2
+
+    def hurry(self, pending: Pending) -> None:
+        """Lets a config wait no longer for others that can wait, too."""
+        if not pending.future.done():
+            self._processes.hurry(pending.future)
 
     def begin(self, config: Config) -> None:
         """Starts compiling a config, after others. The next pool of the same case and processes to

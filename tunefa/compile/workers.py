@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import heapq
 import itertools
 import queue
 import signal
@@ -69,10 +70,10 @@ class Workers:
 
     def submit(
         self, task: Callable[..., _Result | Later], arguments: tuple[Any, ...], limit_s: float,
-        can_wait: bool = False,
+        rank: int = 0,
     ) -> Future[_Result]:  # fmt: skip
-        """Starts `task`, a function of a module, with a limit in seconds. A task that `can_wait`
-        is begun after all others. One that returns Later is begun again after a moment.
+        """Starts `task`, a function of a module, with a limit in seconds. Tasks of a lower `rank`
+        are begun before others. One that returns Later is begun again after a moment.
 
         The future raises TimeoutError if the limit is exceeded, ProcessLost if the worker died,
         TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
@@ -82,12 +83,16 @@ class Workers:
         with _delayed_ctrl_c(), self._lock:
             if (crew := self._crew).stopped:
                 raise RuntimeError("the workers were stopped")
-            crew.put(_Job(task, arguments, limit_s, future, can_wait))
+            crew.put(_Job(task, arguments, limit_s, future, rank))
             if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
                 thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
                 thread.start()
                 crew.threads.append(thread)
         return future
+
+    def hurry(self, future: Future[Any]) -> None:
+        """Lets the task of a future that `submit` returned have the rank 0, unless it has begun."""
+        self._crew.hurry(future)
 
     def stop(self) -> None:
         """Ends all workers at once, and the processes that they wait for."""
@@ -104,7 +109,7 @@ class Workers:
             ending.stop()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Job:
     """A task, and the future that gets its result."""
 
@@ -112,7 +117,7 @@ class _Job:
     arguments: tuple[Any, ...]
     limit_s: float
     future: Future[Any]
-    can_wait: bool
+    rank: int
 
     def begin(self) -> bool:
         """Returns whether it is to be done; it may have been begun before."""
@@ -142,7 +147,18 @@ class _Crew:
 
     def put(self, job: _Job | None) -> None:
         """Adds a job; None ends a thread."""
-        self.jobs.put((job is not None and job.can_wait, next(self.numbers), job))
+        self.jobs.put((0 if job is None else job.rank, next(self.numbers), job))
+
+    def hurry(self, future: Future[Any]) -> None:
+        """Gives a job that waits the rank 0."""
+        with self.jobs.mutex:
+            held = self.jobs.queue
+            for place, (_, number, job) in enumerate(held):
+                if job is not None and job.future is future:
+                    job.rank = 0
+                    held[place] = 0, number, job
+                    heapq.heapify(held)
+                    return
 
     def put_later(self, job: _Job) -> None:
         """Adds a job again after a moment."""

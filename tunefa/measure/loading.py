@@ -18,7 +18,7 @@ def warm_up(process: Workers, *modules: str) -> None:
     """Lets a process load what its first config needs, which takes seconds, with these modules;
     then, while it has nothing else to do, what its first race needs."""
     process.submit(load_device, modules, _LIMIT_S)
-    process.submit(load_statistics, (), _LIMIT_S, True)
+    process.submit(load_statistics, (), _LIMIT_S, 1)
 
 
 def load_device(*modules: str) -> None:

@@ -86,6 +86,8 @@ class Predicted:
         prepared = self._prepared.pop(identity(config), None)
         if prepared is None or prepared.was_stopped:
             prepared = self._timed(self._pool.submit(config))
+        else:
+            self._pool.hurry(prepared)
         self._pending.append(prepared)
 
     def _timed(self, started: Pending) -> Pending:

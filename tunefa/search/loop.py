@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ With two of them, those in progress still become more."""
 _ASKING_S = 0.005
 """It asks for more for so long: those that it had prepared take no time, and the sooner it comes to
 others, the sooner these are compiled. A surrogate takes as long for one or two."""
+_CACHED_S = 0.1
+"""A config that took less was compiled before."""
 _SMALL_S = 3 * FLOOR_S
 """A search with less time compiles the default alone until something is right."""
 BEHIND = 0.15
@@ -70,10 +73,12 @@ class StoppingRule:
     """Whether the search ended because another one was ready for the GPU, and this one was not."""
     programs: set[Hashable] = field(default_factory=set)
     """The programs that were tried, with their times; see `add`."""
+    compiled_s: list[float] = field(default_factory=list)
+    """The seconds for which the compiler worked for each trial; none of those from a cache."""
 
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
         """The rule for a search that continues after these trials; their best is no new gain."""
-        rule = replace(self, programs=set(self.programs))
+        rule = replace(self, programs=set(self.programs), compiled_s=list(self.compiled_s))
         for trial in earlier:
             rule.add(trial)
         right = [trial for trial in earlier if trial.outcome == "ok"]
@@ -82,6 +87,8 @@ class StoppingRule:
     def add(self, trial: Trial) -> None:
         """Counts a trial, unless an earlier one was the same program and took the same time: that
         one has said all."""
+        if (trial.compile_s or 0.0) > _CACHED_S:
+            self.compiled_s.append(trial.compile_s or 0.0)
         if trial.outcome == "ok" and trial.resources is not None and trial.resources.code:
             told = trial.resources.code, rank_us(trial)
             if told in self.programs:
@@ -96,6 +103,11 @@ class StoppingRule:
     def found_any(self) -> bool:
         """Whether anything right was found."""
         return math.isfinite(self.best_us)
+
+    @property
+    def compile_s(self) -> float:
+        """The seconds that a compiler needs; 0 while that is not known."""
+        return statistics.median(self.compiled_s) if self.compiled_s else 0.0
 
     @property
     def on_plateau(self) -> bool:
@@ -177,6 +189,11 @@ class Share:
         asked_s = time.monotonic() - since
         return self.turn is not None and asked_s > _ASKING_S and evaluator.is_ready(0.0)
 
+    def is_too_late(self, stopping: StoppingRule, until: float) -> bool:
+        """Whether a config that is asked for now will not be compiled `until` that
+        `time.monotonic`. Compilers may then work for other searches."""
+        return self.turn is not None and time.monotonic() + stopping.compile_s > until
+
     def gives_way(self, evaluator: Objective, stopping: StoppingRule, left_s: float) -> bool:
         """Waits up to `left_s` seconds for a compiled config. Returns whether the GPU has better
         to do, and something right was found for this workload: another search is ready for it, or
@@ -228,6 +245,8 @@ def trials(
         asked, since = 0, time.monotonic()
         while not exhausted and in_progress < share.width(evaluator, stopping):
             if asked >= _ASKED_AT_ONCE and share.waits(evaluator, since):
+                break
+            if in_progress and stopping.found_any and share.is_too_late(stopping, until):
                 break
             if by_time:
                 may_end = submitted or stopping.found_any
