@@ -16,6 +16,7 @@ from tunefa.sweep.claims import Claims
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.requests import Items
+from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
 
 
@@ -52,6 +53,25 @@ def test_it_knows_whether_a_slice_is_the_first_of_its_workload(held: SweepStudy)
     held.fail(first, "its worker was killed", counts=False)
     again = own.next()
     assert again is not None and again.key == first.key and not own.is_first(again)
+
+
+def test_a_worker_that_starts_claims_again_where_another_one_was_first(
+    held: SweepStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = claims(held, "GPU 0"), claims(held, "GPU 1")
+    real = SweepStudy.claim
+
+    def late(study: SweepStudy, key: str, amount: float, who: HostProcess) -> Slice | None:
+        monkeypatch.setattr(SweepStudy, "claim", real)
+        assert one.next() is not None  # between the other one's look and its claim
+        return real(study, key, amount, who)
+
+    monkeypatch.setattr(SweepStudy, "claim", late)
+    assert lengths(other.first()) == [512]
+    lost = [each for each in held.slices() if each.lost]
+    assert len(lost) == 1 and not lost[0].counts
+    monkeypatch.setattr(SweepStudy, "claim", lambda *_: None)
+    assert other.first() is None and other.was_late
 
 
 def test_slices_of_lost_workers_are_free_again(held: SweepStudy) -> None:

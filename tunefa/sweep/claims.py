@@ -15,6 +15,9 @@ from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
+_TRIES = 4
+"""A worker that starts claims so often before it goes on without a workload."""
+
 
 @dataclass
 class Claims:
@@ -32,6 +35,8 @@ class Claims:
     """The slices of all workers at the last look."""
     is_over: bool = field(init=False, default=False)
     """Whether nothing was left to do then."""
+    was_late: bool = field(init=False, default=False)
+    """Whether another worker was first then."""
 
     def next(self, running: Sequence[Slice] = (), waiting: Sequence[Slice] = ()) -> Slice | None:
         """Claims the workload that is worth the most; None if none is free that is worth it, or
@@ -40,7 +45,7 @@ class Claims:
         `running` are the slices that this worker has in progress; those of them that are `waiting`
         have the GPU before this one.
         """
-        self.is_over = False
+        self.is_over = self.was_late = False
         self.seen = slices = self._living(self.study.slices())
         now = standings(self.items.begin(self.study.notes), slices)
         expected = allocate.expected_gains(now)
@@ -53,7 +58,18 @@ class Claims:
             busy = any(each.is_busy for each in now)
             self.is_over = not running and (left < self.amounts.least or not busy)
             return None
-        return self.study.claim(granted.key, granted.amount, self.who)
+        claimed = self.study.claim(granted.key, granted.amount, self.who)
+        self.was_late = claimed is None
+        return claimed
+
+    def first(self) -> Slice | None:
+        """Claims as `next` does, but again while another worker was first: the workers of a sweep
+        start together, and all want the same workload."""
+        for _ in range(_TRIES):
+            claimed = self.next()
+            if not self.was_late:
+                break
+        return claimed
 
     def item(self, claimed: Slice) -> Item:
         """The workload of a slice."""

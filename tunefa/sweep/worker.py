@@ -129,7 +129,7 @@ class _Worker:
         """Claims its first workload. Compilers and the model begin with it, while the process does
         what it does in the context."""
         shared = self.shared
-        if shared is None or shared.model is None or (first := self.claims.next()) is None:
+        if shared is None or shared.model is None or (first := self.claims.first()) is None:
             yield
             return
         self.first = first
