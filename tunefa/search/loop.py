@@ -192,7 +192,9 @@ class Share:
     def is_too_late(self, stopping: StoppingRule, until: float) -> bool:
         """Whether a config that is asked for now will not be compiled `until` that
         `time.monotonic`. Compilers may then work for other searches."""
-        return self.turn is not None and time.monotonic() + stopping.compile_s > until
+        if self.turn is None or not stopping.found_any:
+            return False
+        return time.monotonic() + stopping.compile_s > until
 
     def gives_way(self, evaluator: Objective, stopping: StoppingRule, left_s: float) -> bool:
         """Waits up to `left_s` seconds for a compiled config. Returns whether the GPU has better
@@ -233,20 +235,17 @@ def trials(
 ) -> Iterator[Trial]:
     """Yields trials as they finish; `stopping` counts them.
 
-    When its time is over, or the kernel has lost, configs in progress are abandoned. But at least
-    one config is started, the default, and a search that has found nothing right waits for it (see
-    `Share.patience_s`). Where searches take turns at the GPU, one that waits for compilers leaves
-    it to one that does not.
+    When its time is over, or the kernel has lost, configs in progress are abandoned. But the
+    default is started, and a search without a right one waits for it (`Share.patience_s`). Where
+    searches take turns at the GPU, one that waits for compilers may leave it to others.
     """
-    until = share.search_until()
-    by_time = share.budget.seconds is not None
+    until, by_time = share.search_until(), share.budget.seconds is not None
     in_progress, submitted, exhausted = 0, 0, False
     while not stopping.lost:
         asked, since = 0, time.monotonic()
         while not exhausted and in_progress < share.width(evaluator, stopping):
-            if asked >= _ASKED_AT_ONCE and share.waits(evaluator, since):
-                break
-            if in_progress and stopping.found_any and share.is_too_late(stopping, until):
+            is_late = in_progress and share.is_too_late(stopping, until)
+            if is_late or (asked >= _ASKED_AT_ONCE and share.waits(evaluator, since)):
                 break
             if by_time:
                 may_end = submitted or stopping.found_any
@@ -260,7 +259,7 @@ def trials(
             evaluator.submit(config)
             in_progress, submitted, asked = in_progress + 1, submitted + 1, asked + 1
         left_s = share.left_s(stopping, until)
-        if in_progress == 0 or (stopping.found_any and left_s <= 0.0):
+        if not in_progress or (stopping.found_any and left_s <= 0.0):
             return
         if share.gives_way(evaluator, stopping, left_s):
             stopping.gave_way = True

@@ -26,7 +26,7 @@ class Started:
     """The one worker in which kernels run."""
     compilers: Workers
     models: tuple[Workers, ...] = ()
-    """Those that ask the cost model, with a process each; none where compilers have no cores of
+    """The ones that ask the cost model, with a process each; none where compilers have no cores of
     their own."""
 
 
