@@ -117,6 +117,16 @@ def test_a_backward_pass_may_be_compiled() -> None:
     close(tuple(each.grad for each in x if each.grad is not None), right)
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["out", "lse"])
+def test_several_gradients_at_once_are_those_of_one_after_the_other(place: int) -> None:
+    x = q, k, v = inputs(SHAPE)
+    made = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)[place]
+    wanted = torch.randn(3, *made.shape)
+    found = torch.autograd.grad(made, x, wanted, True, is_grads_batched=True, allow_unused=True)
+    right = [torch.autograd.grad(made, x, each, True, allow_unused=True) for each in wanted]
+    close(found, tuple(torch.stack(each) for each in zip(*right, strict=True)))
+
+
 def test_a_changed_input_is_noticed() -> None:
     q, k, v = inputs(SHAPE)
     scaled = q * 2

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
+from torch._C._functorch import is_legacy_batchedtensor as _is_batched
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
@@ -103,10 +104,16 @@ def _gradients(
     tensors: Tensors, asked: tuple[Options, float | None], given: Gradients
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (dq, dk, dv), by the op where PyTorch needs one: in a backward pass that is compiled,
-    watched or differentiated itself, and for tensors of a subclass."""
+    watched or differentiated itself, for tensors of a subclass, and for several gradients at once
+    (`is_grads_batched` of torch.autograd.grad), which have no memory to read."""
     is_eager = not (is_compiling() or is_grad_enabled()) and no_mode_is_active()
-    if is_eager and are_plain((*given, *tensors[:3])):
+    if is_eager and are_plain((*given, *tensors[:3])) and not _are_batched(given):
         return process.current().gradients(tensors, *asked, given)
     from tunefa.runtime import ops
 
     return ops.gradients(tensors, *asked, given)
+
+
+def _are_batched(given: Gradients) -> bool:
+    grad_lse = given.grad_lse
+    return _is_batched(given.grad_out) or (grad_lse is not None and _is_batched(grad_lse))
