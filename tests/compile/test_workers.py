@@ -134,6 +134,28 @@ def test_tasks_of_a_lower_rank_come_first_and_one_may_be_hurried(
     assert order == ["hurried", "now", "default", "slow"], "it was asked for before the other one"
 
 
+def test_a_task_that_cannot_be_done_yet_may_be_hurried(workers: Workers, tmp_path: Path) -> None:
+    started, may_end, path = (tmp_path / name for name in ("started", "may end", "there"))
+    early = workers.submit(not_before, (str(path),), LIMIT_S, 2)
+    while not early.running():
+        time.sleep(0.01)
+    workers.hurry(early)
+    workers.submit(hold, (str(started), str(may_end)), LIMIT_S)
+    while not started.exists():
+        time.sleep(0.01)
+    order: list[str] = []
+    early.add_done_callback(lambda _: order.append("hurried"))
+    other = workers.submit(os.getpid, (), LIMIT_S, 1)
+    other.add_done_callback(lambda _: order.append("other"))
+    time.sleep(2 * workers_module._LATER_S)  # it waits for the worker again
+    path.touch()
+    may_end.touch()
+    assert early.result(LIMIT_S) == "done" and other.result(LIMIT_S)
+    while len(order) < 2 or workers._crew.unfinished:  # callbacks come after the result
+        time.sleep(0.01)
+    assert order == ["hurried", "other"]
+
+
 def hold(started: str, may_end: str) -> None:
     Path(started).touch()
     while not os.path.exists(may_end):

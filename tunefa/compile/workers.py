@@ -83,7 +83,9 @@ class Workers:
         with _delayed_ctrl_c(), self._lock:
             if (crew := self._crew).stopped:
                 raise RuntimeError("the workers were stopped")
-            crew.put(_Job(task, arguments, limit_s, future, rank))
+            crew.put(job := _Job(task, arguments, limit_s, future, rank))
+            crew.unfinished[future] = job
+            future.add_done_callback(crew.unfinished.pop)
             if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
                 thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
                 thread.start()
@@ -91,7 +93,8 @@ class Workers:
         return future
 
     def hurry(self, future: Future[Any]) -> None:
-        """Lets the task of a future that `submit` returned have the rank 0, unless it has begun."""
+        """Lets the task of a future that `submit` returned have the rank 0, also if it is one that
+        is begun again."""
         self._crew.hurry(future)
 
     def stop(self) -> None:
@@ -135,6 +138,8 @@ class _Crew:
 
     ran_s: defaultdict[str, float]
     jobs: queue.PriorityQueue[Any] = field(default_factory=queue.PriorityQueue)
+    unfinished: dict[Future[Any], _Job] = field(default_factory=dict)
+    """The jobs without a result, of which some may be begun again."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     threads: list[threading.Thread] = field(default_factory=list)
     idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -150,12 +155,13 @@ class _Crew:
         self.jobs.put((0 if job is None else job.rank, next(self.numbers), job))
 
     def hurry(self, future: Future[Any]) -> None:
-        """Gives a job that waits the rank 0."""
+        """Gives a job the rank 0, also one that will be added again."""
+        if (hurried := self.unfinished.get(future)) is None:
+            return
         with self.jobs.mutex:
-            held = self.jobs.queue
+            hurried.rank, held = 0, self.jobs.queue
             for place, (_, number, job) in enumerate(held):
-                if job is not None and job.future is future:
-                    job.rank = 0
+                if job is hurried:
                     held[place] = 0, number, job
                     heapq.heapify(held)
                     return
