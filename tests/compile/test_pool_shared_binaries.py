@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
+from tunefa.compile import in_progress, pool
 from tunefa.compile.pool import CompilePool, compilers
+from tunefa.compile.workers import Later
 from tunefa.spec.target import Case
 
 LENGTHS = (512, 1024, 2048)
@@ -33,3 +36,11 @@ def test_processes_of_two_gpus_compile_the_binary_of_several_workloads_once(
     assert all(seconds < 0.2 * compiled for seconds in cached), (cached, compiled)
     found = list(tmp_path.glob("cache/cubins/*/*.cubin"))
     assert len(found) == 1
+
+
+def test_another_process_is_waited_for_no_longer_than_a_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case.from_names("attention_fwd_cuda_sm80", "q512_d64", "sm80")
+    monkeypatch.setattr(in_progress, "claimed", lambda name: contextlib.nullcontext(False))
+    assert pool._compile_once(case.names, case.default()) == Later(pool._compile)

@@ -113,6 +113,17 @@ def test_a_task_that_waits_to_be_done_again_is_cancelled(
     assert isinstance(early.exception(LIMIT_S), CancelledError)
 
 
+def never(path: str) -> Later:
+    """Can never be done."""
+    return Later(os.path.basename)
+
+
+def test_a_task_that_cannot_be_done_for_long_is_replaced(workers: Workers) -> None:
+    start = time.monotonic()
+    assert workers.submit(never, ("a/b",), 1.0).result(LIMIT_S) == "b"
+    assert time.monotonic() - start > 1.0
+
+
 def test_tasks_of_a_lower_rank_come_first_and_one_may_be_hurried(
     workers: Workers, tmp_path: Path
 ) -> None:

@@ -197,7 +197,8 @@ def forget(processes: Workers, cases: Iterable[Case]) -> None:
 
 def _compile_once(names: tuple[str, str, str], config: Config, also: _Also = None) -> _Done | Later:
     """Runs in a worker. Does what `_compile` does; Later while another process compiles the same
-    binary, which is in the cache then."""
+    binary, which is in the cache then. That process may be stopped, so it is not waited for
+    without a limit."""
     case = Case.from_names(*names)
     try:
         with _captured():
@@ -205,7 +206,7 @@ def _compile_once(names: tuple[str, str, str], config: Config, also: _Also = Non
     except BaseException:  # code from kernels/, as in `_compile`, which says what is wrong
         return _compile(names, config, also)
     with in_progress.claimed(name) as is_free:
-        return _compile(names, config, also) if is_free else Later()
+        return _compile(names, config, also) if is_free else Later(_compile)
 
 
 def _compile(names: tuple[str, str, str], config: Config, also: _Also = None) -> _Done:

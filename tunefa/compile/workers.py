@@ -40,6 +40,9 @@ _LATER_S = 0.2
 class Later:
     """The result of a task that cannot be done yet, so that its worker does others meanwhile."""
 
+    instead: Callable[..., Any] | None = None
+    """What is done with the same arguments if that lasts for longer than the task's limit."""
+
 
 class Workers:
     """A pool of up to `count` processes, which are started when needed."""
@@ -73,7 +76,7 @@ class Workers:
         rank: int = 0,
     ) -> Future[_Result]:  # fmt: skip
         """Starts `task`, a function of a module, with a limit in seconds. Tasks of a lower `rank`
-        are begun before others. One that returns Later is begun again after a moment.
+        are begun before others. One that returns Later is begun again after a moment, see there.
 
         The future raises TimeoutError if the limit is exceeded, ProcessLost if the worker died,
         TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
@@ -121,10 +124,18 @@ class _Job:
     limit_s: float
     future: Future[Any]
     rank: int
+    since: float | None = None
+    """The `time.monotonic` at which it could not be done for the first time."""
 
     def begin(self) -> bool:
         """Returns whether it is to be done; it may have been begun before."""
         return self.future.running() or self.future.set_running_or_notify_cancel()
+
+    def put_off(self, later: Later) -> None:
+        """Notes that it cannot be done yet."""
+        self.since = time.monotonic() if self.since is None else self.since
+        if later.instead is not None and time.monotonic() - self.since > self.limit_s:
+            self.task = later.instead
 
     def cancel(self) -> None:
         """Ends it without a result."""
@@ -229,6 +240,7 @@ def _work(crew: _Crew, start: Callable[[Connection], WorkerHandle]) -> None:
                 job.future.set_exception(error)
             else:
                 if isinstance(result, Later):
+                    job.put_off(result)
                     crew.put_later(job)
                 else:
                     job.future.set_result(result)
