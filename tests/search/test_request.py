@@ -77,8 +77,10 @@ def test_only_what_is_right_and_has_a_time_is_among_the_best() -> None:
     assert [each.trial for each in result(wrong, untimed, fine).top(5)] == [fine]
 
 
-def test_the_versions_that_another_process_found_out_have_the_date_of_now() -> None:
-    asked = replace(request(), versions={KERNEL.name: {"torch": "2.0", "date": "1970-01-01"}})
+def test_the_versions_that_another_process_found_out_have_the_date_and_source_of_now() -> None:
+    found = {"torch": "2.0", "date": "1970-01-01", "source_hash": "before the file was changed"}
+    asked = replace(request(), versions={KERNEL.name: found})
     made = asked.provenance(KERNEL)
     assert made["torch"] == "2.0" and made["date"] > "2020"
+    assert made["source_hash"] == KERNEL.source_hash
     assert request().provenance(KERNEL)["source_hash"] == KERNEL.source_hash

@@ -56,7 +56,7 @@ class Request:
     """Notes on the search for the record's provenance, beside its trials and its strategy."""
     versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By kernel: its provenance, where another process has found it out. For a library that takes
-    PyTorch, which is loaded for seconds."""
+    PyTorch, which is loaded for seconds. The source hash is that of now all the same."""
 
     def case(self, kernel: Kernel) -> Case:
         """The case of one of the kernels, on the workload and the target."""
@@ -65,7 +65,9 @@ class Request:
     def provenance(self, kernel: Kernel) -> dict[str, Any]:
         """The versions of all that influences one of the kernels, and the date."""
         known = self.versions.get(kernel.name)
-        return provenance.of(kernel) if known is None else {**known, "date": provenance.now()}
+        if known is None:
+            return provenance.of(kernel)
+        return {**known, "source_hash": kernel.source_hash, "date": provenance.now()}
 
     @property
     def objective(self) -> ObjectiveKind:
