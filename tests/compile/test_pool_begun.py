@@ -95,3 +95,5 @@ def test_a_default_comes_before_other_configs_that_can_wait() -> None:
     waiting.future.set_result(("ok", None, 0.1, ""))
     own.hurry(waiting)
     assert len(hurried) == 1, "it is compiled"
+    found = own.submit(default)
+    assert len(ranks) == 3 and hurried[1:] == [found.future], "what was begun cannot wait now"

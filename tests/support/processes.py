@@ -26,7 +26,7 @@ class Shared(SimpleNamespace):
     """Stands for `Workers`."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts, begun={})
+        super().__init__(**{"hurry": lambda future: None, **parts}, begun={})
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:

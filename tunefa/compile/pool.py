@@ -149,7 +149,10 @@ class CompilePool:
         """
         begun = self._processes.begun.pop(self._key(config), None)
         if begun is not None and not begun.cancelled():
-            return Pending(config, begun)
+            found = Pending(config, begun)
+            if not can_wait:
+                self.hurry(found)
+            return found
         task = (self._case.names, dict(config), self._also)
         rank = self._later(config) if can_wait else 0
         future = self._processes.submit(_compile_once, task, COMPILE_LIMIT_S, rank)

@@ -70,7 +70,8 @@ class StoppingRule:
     none_left: bool = False
     """Whether the search ended because its strategy had nothing more to try."""
     gave_way: bool = False
-    """Whether the search ended because another one was ready for the GPU, and this one was not."""
+    """Whether the search ended while compilers worked for it: another one was ready for the GPU, or
+    it had too little time left to lend it."""
     programs: set[Hashable] = field(default_factory=set)
     """The programs that were tried, with their times; see `add`."""
     compiled_s: list[float] = field(default_factory=list)

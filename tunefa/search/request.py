@@ -149,7 +149,7 @@ class Result:
     """How many configs of each kernel were not compiled because none of them could change the
     decision."""
     gave_way: bool = False
-    """Whether it left the GPU to another search while compilers worked for it."""
+    """Whether it ended while compilers worked for it, see `StoppingRule.gave_way`."""
     hoped: Mapping[str, float] = field(default_factory=dict)
     """How much less time, relative to the best of all, the model expects of the most promising
     config of each kernel that was not tried. Kernels whose strategy has no model are left out, and
