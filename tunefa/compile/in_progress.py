@@ -1,8 +1,9 @@
 """The binaries that processes of this machine compile now, so that no two compile the same one.
 
 Workloads of other lengths often need the same binary: all forward passes of a model have one
-default. Whoever compiles it locks a byte of one file, at a place that the binary's name says. The
-system frees the byte when the process ends, however it ends, and nothing is left to clean up.
+default. The process that compiles it locks a byte of one file, at a place that the binary's name
+says. The system frees the byte when the process ends, however it ends, and nothing is left to clean
+up.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
 _TRIES = 4
-"""A worker that starts claims so often before it goes on without a workload."""
+"""So often a worker tries to claim its first workload, before it goes on without one."""
 
 
 @dataclass
