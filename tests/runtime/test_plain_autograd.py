@@ -117,6 +117,19 @@ def test_a_backward_pass_may_be_compiled() -> None:
     close(tuple(each.grad for each in x if each.grad is not None), right)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_a_trace_keeps_the_call_and_not_its_tensors(with_gradients: bool) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return tunefa.flash_attention(q, k, v, causal=True) * 1
+
+    x = [each.detach().requires_grad_(with_gradients) for each in inputs(SHAPE)]
+    traced: Any = torch.jit.trace(attend, tuple(x), check_trace=False)  # type: ignore[no-untyped-call]
+    assert "tunefa::flash_attention" in str(traced.graph)
+    others = [each.detach() + 1 for each in x]
+    torch.testing.assert_close(traced(*others), attend(*others))
+
+
 @pytest.mark.parametrize("place", [0, 1], ids=["out", "lse"])
 def test_several_gradients_at_once_are_those_of_one_after_the_other(place: int) -> None:
     x = q, k, v = inputs(SHAPE)

@@ -9,6 +9,7 @@ from torch import Tensor, is_grad_enabled
 from torch._C import (
     _are_functorch_transforms_active,
     _is_any_autocast_enabled,
+    _is_tracing,
     _len_torch_dispatch_stack,
 )
 from torch.autograd import forward_ad
@@ -192,7 +193,8 @@ def attention(
 def _is_plain(tensors: Tensors) -> bool:
     """Whether the call can go around PyTorch's dispatcher, which takes tens of microseconds.
 
-    torch.func, tensor subclasses, fake tensors, and dispatch modes need the dispatcher.
+    torch.func, tensor subclasses, fake tensors, dispatch modes, and torch.jit.trace need the
+    dispatcher. A trace would keep the tensors that the call was traced with.
     """
     q, k, v, cu_seqlens, descales = tensors
     return (
@@ -203,6 +205,7 @@ def _is_plain(tensors: Tensors) -> bool:
         and _len_torch_dispatch_stack() == 0
         and not _are_functorch_transforms_active()
         and forward_ad._current_level < 0
+        and not _is_tracing()
         and (
             cu_seqlens is None or (type(cu_seqlens[0]) is Tensor and type(cu_seqlens[1]) is Tensor)
         )

@@ -10,6 +10,7 @@ from torch import Tensor, is_grad_enabled
 from torch._C import (
     _are_functorch_transforms_active,
     _is_any_autocast_enabled,
+    _is_tracing,
     _len_torch_dispatch_stack,
 )
 from torch.compiler import is_compiling
@@ -207,7 +208,7 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
 
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
-    is_watched = _len_torch_dispatch_stack() or _are_functorch_transforms_active()
+    is_watched = _len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()
     return not is_watched and are_plain(tensors)
 
 
