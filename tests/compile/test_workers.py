@@ -113,6 +113,23 @@ def test_a_task_that_waits_to_be_done_again_is_cancelled(
     assert isinstance(early.exception(LIMIT_S), CancelledError)
 
 
+def test_a_task_is_not_lost_where_no_thread_is_left(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    def start(self: threading.Timer) -> None:
+        asked.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    path = tmp_path / "there"
+    early = workers.submit(not_before, (str(path),), LIMIT_S)
+    assert asked.wait(LIMIT_S)
+    path.touch()
+    assert early.result(LIMIT_S) == "done"
+
+
 def never(path: str) -> Later:
     """Can never be done."""
     return Later(os.path.basename)

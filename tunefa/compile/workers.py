@@ -190,7 +190,10 @@ class _Crew:
 
         timer = threading.Timer(_LATER_S, again)
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # the system has no thread left, and the job must not be lost
+            again()
 
     def next(self) -> _Job | None:
         """Returns the next job; None when the crew was stopped."""
