@@ -49,7 +49,7 @@
 //                         warpgroup w - 1 when it has issued its products;
 //                         for w = 0 of the last one, also once at the start
 //      named            128 threads of w, before and after they write the output    warpgroup w
-//      1+WARPGROUPS+w     to shared memory; E4M3_PV: before the first promotion, too
+//      1+WARPGROUPS+w     to shared memory; PROMOTES: when they look at their sums, too
 //
 //      The store wait: one thread of w waits until its TMA store has read shared memory. With
 //      EPILOGUE_SUBTILE it waits before w writes to the O buffer again, otherwise before it arrives
@@ -82,9 +82,9 @@
 // With e4m3 scores and outputs are multiplied by scales of each KV head, and the output is bf16.
 // Queries with more than 128 columns are kept in registers, because shared memory, which each
 // product reads, is the bottleneck. A kernel that runs first writes V^T (cuda/transpose_e4m3.cuh),
-// and sums are accumulated at two levels (see Warpgroup::promote). With FP16_PV that kernel writes V
-// in fp16 instead (cuda/widen_e4m3.cuh), and probabilities are in fp16 too: such sums need no second
-// level.
+// and sums are accumulated at two levels (cuda/two_level_sums.cuh). With FP16_PV that kernel writes
+// V in fp16 instead (cuda/widen_e4m3.cuh), and probabilities are in fp16 too: such sums need no
+// second level.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -145,10 +145,12 @@
 #ifndef FP16_PV
 #define FP16_PV 0
 #endif
-#ifndef MOST_SUM_KEYS
-#define MOST_SUM_KEYS 512
+#ifndef TWO_LEVEL_SUMS
+#define TWO_LEVEL_SUMS 1
 #endif
 #define E4M3_PV (DTYPE_E4M3 && !FP16_PV)  // probabilities and V are in e4m3
+#define PROMOTES (E4M3_PV && TWO_LEVEL_SUMS)  // sums go into fp32 where they have grown large
+#define SUMS_IN_GLOBAL (PROMOTES && HEAD_DIM_V > 128)
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
@@ -177,10 +179,11 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWI
 // The output leaves through the slot of the queries, or through a buffer of its own in
 // EPILOGUE_SUBTILE subtiles.
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
-// E4M3_PV: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
-// most (or one block), or with 0 all keys.
-constexpr int SUM_BYTES = E4M3_PV && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
-constexpr int SUM_KEYS = MOST_SUM_KEYS, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
+// PROMOTES: a warpgroup looks at the sums of the tensor cores after SUM_KEYS keys (or one block)
+// for the first time. Promoted sums of 64 rows have two maxima for each of 128 threads behind them.
+// In shared memory they lie in the output's buffer.
+constexpr int SUM_BYTES = PROMOTES ? 64 * 4 * V_COLUMNS + 128 * 16 : 0;
+constexpr int SUM_KEYS = 512, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
 constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
@@ -210,6 +213,7 @@ static_assert(INTRA_WG_OVERLAP || !P_IN_SMEM, "P_IN_SMEM needs INTRA_WG_OVERLAP"
 static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "a cluster has one or two CTAs");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
 static_assert(!FP16_PV || DTYPE_E4M3, "FP16_PV needs e4m3");
+static_assert(!PROMOTES || SUM_BLOCKS > 64 / BLOCK_N + 1, "masked steps do not look at sums");
 static_assert(!E4M3_PV || BLOCK_N % 32 == 0, "WGMMA sums over 32 keys at a time");
 static_assert(!E4M3_PV || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM),
               "V in e4m3 needs EPILOGUE_SUBTILE = 1: promoted sums lie in the output's buffer");
@@ -226,7 +230,8 @@ static_assert(K_BYTES == K_CHUNKS * KV_CHUNK_BYTES,
               "a slot's barrier waits for as many bytes of K");
 static_assert(V_BYTES == (E4M3_PV ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES),
               "a slot's barrier waits for as many bytes of V");
-static_assert(!EPILOGUE_SUBTILE || O_BYTES >= larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES),
+static_assert(!EPILOGUE_SUBTILE || O_BYTES >= larger(O_CHUNKS * Q_CHUNK_BYTES,
+                                                       SUMS_IN_GLOBAL ? 0 : SUM_BYTES),
               "a slot holds the output of a subtile, and the sums of e4m3");
 static_assert(Q_SLOTS >= Q_STAGES * WARPGROUPS && P_SLOTS >= WARPGROUPS && K_SLOTS >= num_stages &&
                   V_SLOTS >= num_stages && O_SLOTS >= WARPGROUPS,
@@ -244,10 +249,12 @@ struct Sizes {
     float scale_log2;  // of q @ k^T, times log2(e)
 };
 
-// e4m3: scales of each (batch, KV head), or null for 1.
+// e4m3: scales of each (batch, KV head), or null for 1, and what two-level sums need.
 struct Descales {
     const float *q, *k, *v;
     int heads_kv;
+    const u32* inverse_magnitudes;  // PROMOTES: of V, as transpose_v writes them
+    float4* sums;                   // SUMS_IN_GLOBAL: SUM_BYTES of each warpgroup of each CTA
 };
 
 // ---------------------------------------------------------------------------- pipelines and tiles
@@ -318,12 +325,24 @@ extern "C" __global__ void LAUNCH_BOUNDS
                   const float* q_descale, const float* k_descale, const float* v_descale,
                   int heads_kv,
 #endif
+#if PROMOTES
+                  const u32* inverse_magnitudes,
+#endif
+#if SUMS_IN_GLOBAL
+                  float4* sums,
+#endif
                   const int* schedule, const int* tiles, int heads, int seqlen_q, int seqlen_k,
                   float scale_log2) {
 #if DTYPE_E4M3
     Descales descales{q_descale, k_descale, v_descale, heads_kv};
 #else
     Descales descales{};
+#endif
+#if PROMOTES
+    descales.inverse_magnitudes = inverse_magnitudes;
+#endif
+#if SUMS_IN_GLOBAL
+    descales.sums = sums;
 #endif
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -45,6 +45,13 @@ _PARAMETERS = (
     *("PING_PONG", "RESCALE_THRESHOLD", "SPLIT_DIAGONAL_BLOCK", "SWIZZLE_BYTES", "P_IN_SMEM"),
     *("CLUSTER_SIZE", "FP16_PV"),
 )
+_SCRATCH = 8
+"""Tensors of a call in e4m3 before those of `scratch`."""
+_INVERSE_WORDS, _MAXIMA = 4, 512
+"""Words before the inverse magnitudes of columns, and floats behind the promoted sums of a
+warpgroup, as in attention_fwd_cuda_sm90.cu."""
+_MOST_SHARED_COLUMNS = 128
+"""Columns of V whose promoted sums lie in shared memory."""
 _V_THREADS, _V_KEYS = 256, 128
 """Threads and keys of one CTA of `transpose_v` and of `widen_v`, as in cuda/transpose_e4m3.cuh and
 cuda/widen_e4m3.cuh."""
@@ -65,10 +72,14 @@ def variant(workload, config, aligned=True):
         "DTYPE_FP16": int(workload.dtype == "fp16"),
         "DTYPE_E4M3": int(_is_e4m3(workload)),
     }
-    if _is_e4m3(workload) and workload.accuracy == "fast":
-        defines["MOST_SUM_KEYS"] = 0
+    defines |= _sums(workload)
     threads = 128 * (config["WARPGROUPS"] + 1)
     return {"function": "attention_fwd", "defines": defines, "threads": threads}
+
+
+def _sums(workload):
+    """Macros: whether sums of e4m3 have a second level in fp32."""
+    return {"TWO_LEVEL_SUMS": int(workload.accuracy != "fast")} if _is_e4m3(workload) else {}
 
 
 def _is_e4m3(workload):
@@ -87,24 +98,35 @@ def preprocess(workload, config):
     function = "widen_v" if config["FP16_PV"] else "transpose_v"
     return {
         "function": function,
-        "defines": {function.upper(): 1, "HEAD_DIM_V": workload.head_dim_v},
+        "defines": {function.upper(): 1, "HEAD_DIM_V": workload.head_dim_v, **_sums(workload)},
         "threads": _V_THREADS,
         "smem_bytes": 0,
     }
 
 
 def scratch(tensors, spec):
-    """Memory for V^T, or for V in fp16."""
-    if not spec.config["FP16_PV"]:
-        return transposed_v.scratch(spec.workload)
+    """Memory for V^T, or for V in fp16. Two-level sums also need memory for V's inverse magnitudes,
+    and for promoted sums where shared memory has no room for them."""
     import torch  # importing it takes seconds, and compiling does not need it
 
-    return [(tuple(tensors[2].shape), torch.float16)]
+    workload, config = spec.workload, spec.config
+    if config["FP16_PV"]:
+        return [(tuple(tensors[2].shape), torch.float16)]
+    made = transposed_v.scratch(workload)
+    if not _sums(workload)["TWO_LEVEL_SUMS"]:
+        return made
+    pieces, width = ceil_div(workload.seqlen_k, _V_KEYS), workload.head_dim_v
+    inverse = (workload.batch, workload.heads_kv, pieces, _INVERSE_WORDS + width // 2)
+    made.append((inverse, torch.int32))
+    if width > _MOST_SHARED_COLUMNS:
+        ctas = len(tile_table.tables(spec, tensors[0].device)[0]) - 1
+        made.append(((ctas, config["WARPGROUPS"], 64 * width + _MAXIMA), torch.float32))
+    return made
 
 
 def preprocess_arguments(tensors, spec):
     """Grid and arguments of `transpose_v` or `widen_v`."""
-    v, made = tensors[2], tensors[-1]
+    v, (made, *two_level) = tensors[2], tensors[_SCRATCH:]
     batch, heads_kv, seqlen_k, _ = v.shape
     sizes, keys = [heads_kv, seqlen_k], seqlen_k
     if not spec.config["FP16_PV"]:
@@ -113,7 +135,7 @@ def preprocess_arguments(tensors, spec):
     strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
     grid = batch * heads_kv * ceil_div(keys, _V_KEYS), 1, 1
-    return grid, [v, made, *map(ctypes.c_int, sizes), *strides]
+    return grid, [v, made, *two_level[:1], *map(ctypes.c_int, sizes), *strides]
 
 
 def arguments(tensors, spec):
@@ -133,8 +155,8 @@ def arguments(tensors, spec):
     maps = [_map(q, 64, k_columns, width), _map(k, n, k_columns, width)]
     descales = []
     if _is_e4m3(workload):
-        *descales, v = more
-        descales.append(ctypes.c_int(workload.heads_kv))
+        *descales, v = more[:4]
+        descales += [ctypes.c_int(workload.heads_kv), *more[4:]]
     if _is_e4m3(workload) and not config["FP16_PV"]:
         # As many keys as divide a block lie together.
         keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)

@@ -4,6 +4,8 @@
 // Included by attention_fwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
+#include "cuda/two_level_sums.cuh"
+
 // The address of a unit of 16 bytes of a row, in a chunk with rows of WIDTH bytes.
 template <int WIDTH>
 DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
@@ -20,17 +22,18 @@ struct RowState {
     float sum[2];             // of this lane's columns
     float row_scale[2];       // the factor of the output of earlier steps, from the last softmax
     float output_scale[2];    // the factor of the output in the end: v_descale / sum
-    int summed_blocks;        // E4M3_PV: blocks of the tile whose p @ v was computed
-    float promoted_scale[2];  // E4M3_PV: the product of row_scale since the last promotion
+    // PROMOTES, blocks: the step in which the warpgroup looks at its sums, and the last that it had
+    // added when it promoted them.
+    int look_at, promoted;
+    enum { NOT_PROMOTED = 1 << 30 };
 
     DEVICE void init() {
-        summed_blocks = 0;
+        promoted = NOT_PROMOTED;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) out[i] = 0.0f;
         for (int half = 0; half < 2; half++) {
             max_log2[half] = MINUS_INFINITY;
             sum[half] = 0.0f;
-            promoted_scale[half] = 1.0f;
         }
     }
 };
@@ -40,20 +43,23 @@ struct RowState {
 // 2 (lane % 4) and 2 (lane % 4) + 1. Four lanes share a row.
 struct Warpgroup {
     const Sizes& sizes;
+    const Descales& descales;
     u32 shared;
     int warpgroup, lane, warp;
     float e4m3_scale_log2, v_descale;  // e4m3: of the tile's KV head
+    int entry;                         // e4m3: (batch, KV head) of the tile
 
     // This lane's first row and column, counted from those of the block.
     DEVICE int lane_row() const { return 16 * warp + lane / 4; }
     DEVICE int lane_column() const { return 2 * (lane % 4); }
 
     // e4m3: reads the scales of entry `i`, a (batch, KV head).
-    DEVICE void load_descales(const Descales& descales, int i) {
+    DEVICE void load_descales(int i) {
         auto of = [&](const float* scales) { return scales ? scales[i] : 1.0f; };
         // It must not be 0, which times the -inf of a masked score would be NaN.
         e4m3_scale_log2 = fmaxf(sizes.scale_log2 * of(descales.q) * of(descales.k), 1e-30f);
         v_descale = of(descales.v);
+        entry = i;
     }
 
     DEVICE float scale_log2() const { return DTYPE_E4M3 ? e4m3_scale_log2 : sizes.scale_log2; }
@@ -118,7 +124,6 @@ struct Warpgroup {
         if (RESCALE_THRESHOLD && !__any_sync(~0u, has_grown)) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] *= rows.row_scale[i / 2 % 2];
-        for (int half = 0; half < 2; half++) rows.promoted_scale[half] *= rows.row_scale[half];
     }
 
     // Converts the first N probabilities of a block to V's dtype, for p @ v; the others are 0.
@@ -166,44 +171,74 @@ struct Warpgroup {
         }
     }
 
-    // E4M3_PV: two-level accumulation. Tensor cores add 8-bit products with about 14 bits, and cut off
-    // the rest (DeepSeek-V3, arXiv:2412.19437, section 3.5.2): after 16,384 keys a fourth of a sum
-    // can be missing. So every SUM_BLOCKS blocks the output is promoted: it is added to sums in
-    // fp32, which lie in the output's buffer, and starts at zero again.
-    DEVICE void promote(RowState& rows) const {
-        if (!E4M3_PV || !MOST_SUM_KEYS || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
-        bool is_first = rows.summed_blocks == SUM_BLOCKS;
-        if (is_first) {  // the TMA store of the tile before reads the buffer
-            if (lane + warp == 0) tma_store_wait();
-            named_barrier_sync(1 + WARPGROUPS + warpgroup, 128);
+    DEVICE PromotedSums promoted_sums() const {
+        int thread = 32 * warp + lane, number = blockIdx.x * WARPGROUPS + warpgroup;
+        return {shared + O_OFFSET + warpgroup * O_BYTES + 16 * thread,
+                descales.sums + number * (SUM_BYTES / 16) + thread};
+    }
+
+    // PROMOTES: the inverse mean magnitudes of V in 128 keys, some of which are of the block: the
+    // largest of all columns in fp32, and from word 4 on those of the columns in bf16.
+    enum { MAGNITUDE_WORDS = 4 + V_COLUMNS / 2 };
+    DEVICE const u32* inverse_magnitudes(int block) const {
+        int pieces = (sizes.seqlen_k + 127) / 128;
+        return descales.inverse_magnitudes +
+               ((long long)entry * pieces + block * BLOCK_N / 128) * MAGNITUDE_WORDS;
+    }
+
+    // PROMOTES: sets the last block that is added before the warpgroup looks at its sums.
+    DEVICE void look_after(RowState& rows, int block) const {
+        rows.look_at = block - 1 - INTRA_WG_OVERLAP;
+        if (32 * lane < MAGNITUDE_WORDS) prefetch_l1(inverse_magnitudes(max(block, 0)) + 32 * lane);
+    }
+
+    // PROMOTES: looks at the sums, and promotes them where one has grown large. `block` is the last
+    // that was added.
+    //
+    // A sum is large if it will have more than MOST_PRODUCTS typical products at the next look, if
+    // it grows as before. Typical is the mean probability of its row times the mean magnitude of
+    // its column. First all columns count as the smallest one, for a late look; then as they are,
+    // for an earlier one.
+    DEVICE void promote_large_sums(RowState& rows, int first_row, int block) const {
+        constexpr int MOST_LOOK_BLOCKS = 2048 / BLOCK_N;
+        constexpr float MOST_PRODUCTS = 896.0f;
+        const u32* inverse = inverse_magnitudes(block);
+        float largest_inverse = __uint_as_float(inverse[0]);
+        int blocks = visible_blocks(sizes, first_row, 64), added = blocks - block;
+        int own = min(rows.promoted, blocks) - block;  // blocks in the sums
+        int late = min(3 * own, MOST_LOOK_BLOCKS), early = min(own, MOST_LOOK_BLOCKS);
+        float means = 1.0f;  // the product of both rows' mean probabilities
+        for (int half = 0; half < 2; half++) {
+            float sum = rows.sum[half] + __shfl_xor_sync(~0u, rows.sum[half], 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            means *= sum * reciprocal_approx((added + INTRA_WG_OVERLAP) * BLOCK_N);
         }
-#pragma unroll
-        for (int i = 0; i < V_COLUMNS / 2; i += 4) {
-            if (!is_first) add_promoted(rows, i);
-            st_shared_v4(promoted_address(i), rows.out + i);
-            for (int j = 0; j < 4; j++) rows.out[i + j] = 0.0f;
+        auto is_any_large = [&](float largest_product, int next) {
+            float most = MOST_PRODUCTS * own * reciprocal_approx(own + next);
+            return named_barrier_any(1 + WARPGROUPS + warpgroup, 128,
+                                     largest_product > most * most * means);
+        };
+        // The TMA store of the tile before reads the place of the promoted sums.
+        if (!SUMS_IN_GLOBAL && lane + warp == 0) tma_store_wait();
+        int next = late;
+        if (is_any_large(largest_product(rows.out, largest_inverse), late)) {
+            next = early;
+            if (is_any_large(largest_product(rows.out, inverse + 4 + lane % 4), early)) {
+                bool is_first = rows.promoted == rows.NOT_PROMOTED;
+                promoted_sums().promote(rows.out, rows.max_log2, is_first);
+                rows.promoted = block;
+                next = SUM_BLOCKS;
+            }
         }
-        for (int half = 0; half < 2; half++) rows.promoted_scale[half] = 1.0f;
+        look_after(rows, block - next);
     }
 
     // Adds the promoted sums to the output, at the end of a tile.
     DEVICE void add_promoted_sums(RowState& rows) const {
-        if (!E4M3_PV || !MOST_SUM_KEYS || rows.summed_blocks < SUM_BLOCKS) return;
-#pragma unroll
-        for (int i = 0; i < V_COLUMNS / 2; i += 4) add_promoted(rows, i);
-    }
-
-    DEVICE void add_promoted(RowState& rows, int i) const {
-        float4 promoted = ld_shared_v4_f32(promoted_address(i));
-        rows.out[i] = fmaf(promoted.x, rows.promoted_scale[0], rows.out[i]);
-        rows.out[i + 1] = fmaf(promoted.y, rows.promoted_scale[0], rows.out[i + 1]);
-        rows.out[i + 2] = fmaf(promoted.z, rows.promoted_scale[1], rows.out[i + 2]);
-        rows.out[i + 3] = fmaf(promoted.w, rows.promoted_scale[1], rows.out[i + 3]);
-    }
-
-    // The address of the sums of out[i] to out[i + 3]. Those of other threads lie side by side.
-    DEVICE u32 promoted_address(int i) const {
-        return shared + O_OFFSET + warpgroup * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
+        if (!PROMOTES || rows.promoted == rows.NOT_PROMOTED) return;
+        float scale[2];
+        promoted_sums().get_scale(scale, rows.max_log2);
+        promoted_sums().add_to(rows.out, scale);
     }
 
     // Writes lse, and computes output_scale: the inverse row sums, times the scale of V.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,66 +20,60 @@ from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm90")
 SM90 = archs.load("sm90")
-NARROW = {"FP16_PV": 0}
-# One thread after the other, twice: the second time shared memory is as all threads left it.
-PROGRAM = """
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __shared__ static
-#define __launch_bounds__(threads)
-typedef unsigned u32;
-static struct { unsigned x; } threadIdx, blockIdx;
-static void __syncthreads() {}
-static u32 __byte_perm(u32 a, u32 b, u32 order) {
-    unsigned long long both = (unsigned long long)b << 32 | a;
-    u32 made = 0;
-    for (int i = 0; i < 4; i++) made |= (both >> 8 * (order >> 4 * i & 7) & 255) << 8 * i;
-    return made;
-}
-#include "cuda/transpose_e4m3.cuh"
-extern "C" void run(int blocks, int threads, const u32* v, u32* vt, int heads_kv,
-                    int seqlen_k, int words, long long batch, long long head, long long key) {
-    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
-        for (int i = 0; i < 2 * threads; i++) {
-            threadIdx.x = i % threads;
-            transpose_v(v, vt, heads_kv, seqlen_k, words, batch, head, key);
-        }
-}
-"""
+NARROW = KERNEL.default(Workload.parse("h16_q4096_d256_e4m3_full_fast"), SM90)
+"""Probabilities and V in e4m3."""
 
 
 @pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize(
     "sizes", ["h1_k1_d64", "b2_h4_kv2_k333_d128", "h1_k512_d256", "h6_kv3_k17_d16", "b2_k800_d176"]
 )
-def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) -> None:
-    w = Workload.parse(f"{sizes}_q1_e4m3_full")
+@pytest.mark.parametrize("accuracy", ["", "_fast"])
+def test_v_is_transposed_and_reordered_to_the_bit(
+    sizes: str, accuracy: str, tmp_path: Path
+) -> None:
+    w = Workload.parse(f"{sizes}_q1_e4m3_full{accuracy}")
     preprocess = KERNEL.module.preprocess(w, NARROW)
-    (tmp_path / "program.cc").write_text(PROGRAM)
-    defines = [f"-D{name}={value}" for name, value in preprocess["defines"].items()]
-    command = [str(cuda_on_cpu.COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *defines]
-    command += ["-iquote", str(KERNEL.source.parent), "program.cc", "-o", "program.so"]
-    subprocess.run(command, check=True, cwd=tmp_path)
-    library = ctypes.CDLL(str(tmp_path / "program.so"))
-
+    program = cuda_on_cpu.Program(
+        KERNEL.source.with_suffix(".cu"), preprocess, tmp_path, lambda source: source
+    )
     more = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
-    v = more.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
-    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), spec_of(KERNEL, w, NARROW))
-    assert dtype == torch.float8_e4m3fn
+    v = _without_nan(more.to(torch.int8))[:, :, 1:, : w.head_dim_v].transpose(1, 2)
+    (shape, dtype), *two_level = _scratch(v, w)
+    assert dtype == torch.float8_e4m3fn and bool(two_level) == (not accuracy)
     memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=torch.int8)  # any bits of 8
     made = memory[: w.batch]
-    (blocks, *_), arguments = KERNEL.module.preprocess_arguments(
-        (None, None, v, made), spec_of(KERNEL, w, NARROW)
-    )
-    library.run(
-        blocks, preprocess["threads"],
-        *(ctypes.c_void_p(each.data_ptr()) for each in (v, made)), *arguments[2:],
-    )  # fmt: skip
+    inverse = [torch.empty(shape, dtype=dtype) for shape, dtype in two_level[:1]]
+    spec = spec_of(KERNEL, w, NARROW)
+    given = [v] * 8 + [made, *inverse]
+    program.library.set_readable(0, None)
+    program.launch(lambda tensors: KERNEL.module.preprocess_arguments(tensors, spec), given)
     right = torch.zeros(w.batch, w.heads_kv, shape[3], w.head_dim_v, dtype=torch.int8)
     right[:, :, : w.seqlen_k] = v
     assert torch.equal(made, torch.stack([in_memory(x) for x in right.flatten(0, 1)]).view(shape))
     assert bool((memory[w.batch] == 127).all())  # nothing is written behind it
+    for each in inverse:
+        _check_inverse_magnitudes(each, v.view(torch.float8_e4m3fn).float())
+
+
+def _without_nan(bits: torch.Tensor) -> torch.Tensor:
+    """Bits of e4m3 with the largest number in place of NaN."""
+    return torch.where(bits & 127 == 127, bits - 1, bits)
+
+
+def _scratch(v: torch.Tensor, w: Workload) -> list[Any]:
+    found: list[Any] = KERNEL.module.scratch((v, v, v), spec_of(KERNEL, w, NARROW))
+    return found
+
+
+def _check_inverse_magnitudes(words: torch.Tensor, v: torch.Tensor) -> None:
+    """Of each 128 keys the largest in fp32, and from word 4 on those of all columns in bf16."""
+    for piece, keys in enumerate(v.abs().split(128, dim=2)):
+        right = keys.shape[2] / keys.sum(2).clamp_min(1e-6)
+        columns = words[:, :, piece, 4:].contiguous().view(torch.bfloat16).float()
+        torch.testing.assert_close(columns, right, rtol=1e-2, atol=0.0)
+        largest = words[:, :, piece, 0].contiguous().view(torch.float32)
+        torch.testing.assert_close(largest, right.amax(-1), rtol=1e-2, atol=0.0)
 
 
 def test_no_grid_is_larger_than_a_launch_takes() -> None:
@@ -89,9 +81,9 @@ def test_no_grid_is_larger_than_a_launch_takes() -> None:
     w = Workload.parse("h1_q16_k8404992_d64_e4m3_full")
     v = torch.empty(1, 1, 1, 64, dtype=torch.int8).expand(1, 1, w.seqlen_k, 64)
     vt = torch.empty(1, 1, 1, 1, dtype=torch.int8).expand(1, 1, 64, w.seqlen_k)
-    for config in (NARROW, {"FP16_PV": 1}):
+    for config in (NARROW, {**NARROW, "FP16_PV": 1}):
         spec = spec_of(KERNEL, w, config)
-        grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), spec)
+        grid, _ = KERNEL.module.preprocess_arguments((v,) * 8 + (vt,), spec)
         assert grid == (w.seqlen_k // 128, 1, 1)
 
 
@@ -120,14 +112,14 @@ def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) 
 
 def test_fast_sums_need_no_memory_in_fp32() -> None:
     made = {}
-    config = KERNEL.default(Workload.parse("h16_q4096_d256_e4m3_full"), SM90) | NARROW
+    config = {**NARROW, "WARPGROUPS": 2}
     for accuracy in ("", "_fast"):
-        workload = Workload.parse(f"h16_q4096_d256_e4m3_full{accuracy}")
+        workload = Workload.parse(f"h16_q4096_d128_e4m3_full{accuracy}")
         said = KERNEL.space.estimate(config, workload, SM90)["smem_bytes"]
         made[accuracy] = said, KERNEL.module.variant(workload, config)["defines"]
-    # Sums of two warpgroups of 64 rows in fp32, in place of their output in 16 bits.
-    assert made[""][0] - made["_fast"][0] == 2 * 64 * 256 * (4 - 2)
-    assert made["_fast"][1]["MOST_SUM_KEYS"] == 0 and "MOST_SUM_KEYS" not in made[""][1]
+    # Sums of two warpgroups of 64 rows in fp32 with maxima, in place of their output in 16 bits.
+    assert made[""][0] - made["_fast"][0] == 2 * 64 * (128 * (4 - 2) + 32)
+    assert [made[key][1]["TWO_LEVEL_SUMS"] for key in ("", "_fast")] == [1, 0]
 
 
 @needs_nvrtc

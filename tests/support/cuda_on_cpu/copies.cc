@@ -30,6 +30,16 @@ void ptx::bar_sync(int number, int threads) {
     const long generation = barrier.generation;
     if (!has_ended(barrier)) machine::wait({"bar", &barrier, generation, nullptr, u32(number)});
 }
+void ptx::bar_red_or_pred(bool &any, int number, int threads, bool one) {
+    Barrier &barrier = named(number, threads);
+    if (barrier.arrived == 0) barrier.any = false;  // all threads of the time before have read it
+    barrier.any |= one;
+    const long generation = barrier.generation;
+    bool &result = barrier.result[generation % 2];
+    if (barrier.arrived + 1 == barrier.size) result = barrier.any;
+    bar_sync(number, threads);
+    any = result;
+}
 void ptx::bar_arrive(int number, int threads) { has_ended(named(number, threads)); }
 
 void ptx::barrier_cluster_arrive_release_aligned() {

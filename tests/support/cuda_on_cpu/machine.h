@@ -44,6 +44,7 @@ typedef std::vector<unsigned char> Bytes;
 struct Barrier {
     int size = 0, arrived = 0;
     long generation = 0;
+    bool any = false, result[2] = {};  // bar.red: of this generation, and of the last two
 };
 
 // PTX ISA, "mbarrier": a phase ends when neither arrivals nor bytes are pending.

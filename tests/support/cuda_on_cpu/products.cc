@@ -73,6 +73,12 @@ void ptx::cvt_rn_bf16x2_f32(u32 &to, float high, float low) {
 void ptx::cvt_rn_f16x2_f32(u32 &to, float high, float low) {
     to = narrowed_fp16(low) | narrowed_fp16(high) << 16;
 }
+void ptx::add_rn_f16x2(u32 &to, u32 a, u32 b) {
+    u32 sums = 0;
+    for (int at = 0; at < 32; at += 16)
+        sums |= narrowed_fp16(widened(a >> at & 0xffff, 'f') + widened(b >> at & 0xffff, 'f')) << at;
+    to = sums;
+}
 void ptx::cvt_f32_f16(float &to, unsigned short from) { to = widened(from, 'f'); }
 void ptx::cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low) {
     to = narrowed_e4m3(low) | narrowed_e4m3(high) << 8;

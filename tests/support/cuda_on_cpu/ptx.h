@@ -20,6 +20,8 @@ template <class T, class... REST> List<T, 1 + sizeof...(REST)> list(T &first, RE
 // ------------------------------------------------------------------------------------- numbers
 
 inline void setp_ne_b32(bool &to, int a, int b) { to = a != b; }
+inline void selp_b32(int &to, int a, int b, bool first) { to = first ? a : b; }
+void add_rn_f16x2(u32 &to, u32 a, u32 b);
 inline void mov_b32(u32 &to, List<unsigned short, 2> parts) {
     to = *parts.at[0] | u32(*parts.at[1]) << 16;
 }
@@ -87,6 +89,10 @@ template <class T> void st_global_v4_b32(void *to, List<T, 4> x) {
     const u32 all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
     std::memcpy(to, all, 16);
 }
+template <class T> void red_global_add_v4_f32(void *to, List<T, 4> x) {
+    for (int i = 0; i < 4; ++i) static_cast<float *>(to)[i] += *x.at[i];
+}
+inline void prefetch_global_L1(const void *) {}
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
 void ld_acquire_gpu_global_u32(u32 &to, const u32 *from);
 
@@ -102,6 +108,7 @@ void cp_async_wait_group(int pending);
 // ------------------------------------------------------------------------------------ barriers
 
 void bar_sync(int number, int threads);
+void bar_red_or_pred(bool &any, int number, int threads, bool one);
 void bar_arrive(int number, int threads);
 void barrier_cluster_arrive_release_aligned();
 void barrier_cluster_wait_acquire_aligned();
