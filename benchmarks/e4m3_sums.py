@@ -8,17 +8,17 @@ has below 2^-13 of the power of two of the largest one. That reproduces the erro
 attention_fwd_cuda_sm90 has on an H200 (docs/kernels.md): 2.5e-3 with 256 keys in a sum, 6.3e-3 with
 512, 1.5e-2 with 1,024 and 0.26 with all 16,384, where values are positive.
 
-Each row is a kind of values; the errors are relative to fp64, in norm, with one sum over all keys
-(`never`), with 512 keys in a sum (`512`), and with sums that are put into fp32 where one of them
-exceeds 512 typical products: the mean probability of its row times the mean magnitude of the last
-128 keys' values (`rule`), or of its own column of these (`by column`). Beside them is how often
-each did so, of so many looks.
+Each row is a kind of values. The errors are relative to fp64, in norm: with one sum over all keys
+(`never`), with 512 keys in a sum (`512`), and with sums that are put into fp32 as the kernel does
+it (`grown`), which looks at them now and then and promotes them where one has grown large. Beside
+it are how often it looked and promoted.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,11 +27,23 @@ from benchmarks import markdown
 
 STEP, BITS = 32, 13
 """Keys that WGMMA adds at once, and the bits that a product keeps below the largest one."""
-LOOK, MOST_PRODUCTS = 512, 512.0
-"""Keys between two looks at the sums, and the typical products that one may hold."""
-COLUMNS = 128
-Rule = Callable[[Tensor, Tensor, Tensor], bool]
-"""Whether sums (rows, columns) go into fp32, by the probabilities and the values so far."""
+SUM_KEYS, MOST_LOOK_KEYS, MOST_PRODUCTS = 512, 2048, 896.0
+"""Keys before the first look at the sums, the most between two, and the typical products that a sum
+may have at the next look (kernels/cuda/warpgroup_rows.cuh)."""
+COLUMNS, MAGNITUDE_KEYS = 128, 128
+"""Columns of the values, and the last keys that say how large those of a column are."""
+
+
+class Look(NamedTuple):
+    """What a look at the sums decides."""
+
+    promote: bool
+    next_keys: int
+    """The keys until the next look."""
+
+
+Rule = Callable[[Tensor, Tensor, Tensor, int], Look]
+"""A look at sums (rows, columns) of the last keys, with all probabilities and values so far."""
 
 
 def in_e4m3(x: Tensor) -> Tensor:
@@ -39,11 +51,13 @@ def in_e4m3(x: Tensor) -> Tensor:
     return x.to(torch.float8_e4m3fn).float()
 
 
-def summed(p: Tensor, v: Tensor, rule: Rule) -> tuple[Tensor, int]:
-    """Returns p (rows, keys) @ v (keys, columns) as tensor cores add it, and how many times sums
-    were put into fp32. The rule is asked after every LOOK keys."""
+def summed(p: Tensor, v: Tensor, rule: Rule) -> tuple[Tensor, int, int]:
+    """Returns p (rows, keys) @ v (keys, columns) as tensor cores add it, and how many times the
+    rule was asked and sums were promoted."""
     total = torch.zeros(len(p), v.shape[1])
-    sums, times = torch.zeros_like(total), 0
+    sums = torch.zeros_like(total)
+    looks = promotions = promoted_keys = 0
+    look_at = SUM_KEYS
     for at in range(0, len(v), STEP):
         products = p[:, at : at + STEP, None] * v[None, at : at + STEP]
         largest = torch.maximum(sums.abs(), products.abs().amax(1)).clamp_min(1e-30)
@@ -51,24 +65,43 @@ def summed(p: Tensor, v: Tensor, rule: Rule) -> tuple[Tensor, int]:
         sums = (sums / last).trunc() * last
         sums += ((products / last[:, None]).trunc() * last[:, None]).sum(1)
         end = at + STEP
-        if end % LOOK == 0 and rule(sums, p[:, :end], v[:end]):
-            total, sums, times = total + sums, torch.zeros_like(sums), times + 1
-    return total + sums, times
+        if end < look_at:
+            continue
+        look = rule(sums, p[:, :end], v[:end], end - promoted_keys)
+        looks, look_at = looks + 1, end + look.next_keys
+        if look.promote:
+            total, sums = total + sums, torch.zeros_like(sums)
+            promotions, promoted_keys = promotions + 1, end
+    return total + sums, looks, promotions
 
 
-def exceeds_typical(sums: Tensor, p: Tensor, v: Tensor) -> bool:
-    """Whether a sum holds more than MOST_PRODUCTS typical products."""
-    return _exceeds(sums, p, v[-128:].abs().mean())
+def never(*_: object) -> Look:
+    """One sum over all keys."""
+    return Look(promote=False, next_keys=SUM_KEYS)
 
 
-def exceeds_typical_of_column(sums: Tensor, p: Tensor, v: Tensor) -> bool:
-    """The same, by what is typical of its column."""
-    return _exceeds(sums, p, v[-128:].abs().mean(0))
+def always(*_: object) -> Look:
+    """Sums of SUM_KEYS keys."""
+    return Look(promote=True, next_keys=SUM_KEYS)
 
 
-def _exceeds(sums: Tensor, p: Tensor, magnitude: Tensor) -> bool:
-    typical = p.mean(1, keepdim=True) * magnitude
-    return bool((sums.abs() > MOST_PRODUCTS * typical).any())
+def where_grown(sums: Tensor, p: Tensor, v: Tensor, own: int) -> Look:
+    """The kernel's rule. A sum is judged by the geometric mean with the sum of the same column,
+    eight rows further down, in typical products: mean probability x mean magnitude."""
+    by_row = (sums.abs() / p.mean(1, keepdim=True)).view(-1, 2, 8, v.shape[1])
+    pairs = (by_row[:, 0] * by_row[:, 1]).sqrt()
+    magnitudes = v[-MAGNITUDE_KEYS:].abs().mean(0)
+
+    def grows(products: Tensor, keys: int) -> bool:
+        """Whether a sum has too many products after so many more keys."""
+        return float(products.max()) * (own + keys) > MOST_PRODUCTS * own
+
+    late, early = min(3 * own, MOST_LOOK_KEYS), min(own, MOST_LOOK_KEYS)
+    if not grows(pairs / magnitudes.min(), late):
+        return Look(promote=False, next_keys=late)
+    if not grows(pairs / magnitudes, early):
+        return Look(promote=False, next_keys=early)
+    return Look(promote=True, next_keys=SUM_KEYS)
 
 
 def kinds(keys: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -89,11 +122,13 @@ def kinds(keys: int, generator: torch.Generator) -> dict[str, Tensor]:
 
     return {
         "normal": normal(),
+        "normal, and 0.1 more": normal() + 0.1,
         "between 0.5 and 1.5": torch.rand(keys, COLUMNS, generator=generator) + 0.5,
         "normal, and 0.2 more": normal() + 0.2,
         "four columns positive": biased(1.0),
         "four columns positive, an eighth as large": biased(0.125),
         "positive, then negative": turning(),
+        "normal, then positive": torch.cat([normal()[: keys // 2], normal()[keys // 2 :].abs()]),
     }
 
 
@@ -109,26 +144,21 @@ def row_of(name: str, values: Tensor, p: Tensor) -> list[str]:
     v, rounded = in_e4m3(values), in_e4m3(p)
     right = (p.double() @ v.double()).float()
 
-    def error(rule: Rule) -> tuple[str, int]:
-        found, times = summed(rounded, v, rule)
-        return f"{float((found - right).norm() / right.norm()):.1e}", times
-
-    (never, _), (often, looks) = error(lambda *_: False), error(lambda *_: True)
     cells = []
-    for rule in (exceeds_typical, exceeds_typical_of_column):
-        by_rule, times = error(rule)
-        cells += [by_rule, f"{times} of {looks}"]
-    return [name, never, often, *cells]
+    for rule in (never, always, where_grown):
+        found, looks, promotions = summed(rounded, v, rule)
+        cells.append(f"{float((found - right).norm() / right.norm()):.1e}")
+    return [name, *cells, str(looks), str(promotions)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--keys", type=int, default=16384)
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=16, help="a multiple of 16")
     given = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
     p = probabilities(given.rows, given.keys, generator)
-    rows = [["values", "never", "512", "rule", "times", "by column", "times"]]
+    rows = [["values", "never", "512", "grown", "looks", "promotions"]]
     rows += [row_of(name, v, p) for name, v in kinds(given.keys, generator).items()]
     print(markdown.table(rows))
 

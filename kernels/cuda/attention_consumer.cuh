@@ -336,8 +336,7 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
             mbarrier_arrive(c.q.empty(q_slot));
         }
     }
-    // Shared memory ends with the CTA: its stores must have read it, and the other CTA of the
-    // cluster must have arrived for the last time at the barriers in it.
+    // Shared memory, which stores read and the other CTA arrives in, ends with the CTA.
     if (thread == 0) tma_store_wait();
     if (CLUSTER_SIZE > 1 && thread == 0)
         for (int i = 0; i < num_stages; i++) {

@@ -67,8 +67,9 @@ def _scratch(v: torch.Tensor, w: Workload) -> list[Any]:
 
 
 def _check_inverse_magnitudes(words: torch.Tensor, v: torch.Tensor) -> None:
-    """Of each 128 keys the largest in fp32, and from word 4 on those of all columns in bf16."""
-    for piece, keys in enumerate(v.abs().split(128, dim=2)):
+    """Words have, for each 128 keys, the largest in fp32, and from word 4 on each column's in
+    bf16."""
+    for piece, keys in enumerate(torch.split(v.abs(), 128, dim=2)):
         right = keys.shape[2] / keys.sum(2).clamp_min(1e-6)
         columns = words[:, :, piece, 4:].contiguous().view(torch.bfloat16).float()
         torch.testing.assert_close(columns, right, rtol=1e-2, atol=0.0)
