@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tunefa.compile import in_progress, languages, stored
-from tunefa.compile.contract import CompileError
+from tunefa.compile.contract import Compiled, CompileError
 from tunefa.compile.place import Place
 from tunefa.compile.worker_process import said
 from tunefa.compile.workers import Later, ProcessLost, TaskRaised, Workers
@@ -40,6 +40,7 @@ here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 _Done = tuple[Outcome, Resources | None, float, str]
 """The outcome, resources, seconds and reason of a config that was compiled."""
+_Made = TypeVar("_Made")
 _Also = Callable[[Case, Config], Workload] | None
 """See `CompilePool`."""
 
@@ -203,10 +204,9 @@ def _compile_once(names: tuple[str, str, str], config: Config, also: _Also = Non
     binary, which is in the cache then. That process may be stopped, so it is not waited for
     without a limit."""
     case = Case.from_names(*names)
-    try:
-        with _captured():
-            name = stored.digest(case, config, case.workload.is_aligned)
-    except BaseException:  # code from kernels/, as in `_compile`, which says what is wrong
+    with _captured():
+        name = _attempt(lambda: stored.digest(case, config, case.workload.is_aligned))
+    if isinstance(name, CompileError):  # compiling says what is wrong
         return _compile(names, config, also)
     with in_progress.claimed(name) as is_free:
         return _compile(names, config, also) if is_free else Later(_compile)
@@ -216,24 +216,36 @@ def _compile(names: tuple[str, str, str], config: Config, also: _Also = None) ->
     """Runs in a worker."""
     case = Case.from_names(*names)
     language, aligned = languages.load(case.kernel.language), case.workload.is_aligned
+
+    def compile_all() -> Compiled:
+        compiled: Compiled = language.compile(case, config, aligned)
+        if also is not None:
+            other = replace(case, workload=also(case, config))
+            keys = {language.binary_key(each, config, aligned) for each in (case, other)}
+            if len(keys) > 1:
+                language.compile(other, config, aligned)
+        return compiled
+
     with _captured() as log:
-        try:
-            compiled = language.compile(case, config, aligned)
-            if also is not None:
-                other = replace(case, workload=also(case, config))
-                keys = {language.binary_key(each, config, aligned) for each in (case, other)}
-                if len(keys) > 1:
-                    language.compile(other, config, aligned)
-            return "ok", compiled.resources, compiled.seconds, ""
-        except CompileError as error:
-            failure = error
-        except KernelImportError as error:
-            failure = CompileError(str(error))
-        except TunefaError:  # there is no compiler, which is no property of a config
-            raise
-        except BaseException as error:  # code from kernels/ may raise anything, SystemExit included
-            failure = CompileError(said(error))
-    return failure.outcome, failure.resources, 0.0, _cause(str(failure), log.getvalue())
+        made = _attempt(compile_all)
+    if isinstance(made, CompileError):
+        return made.outcome, made.resources, 0.0, _cause(str(made), log.getvalue())
+    return "ok", made.resources, made.seconds, ""
+
+
+def _attempt(work: Callable[[], _Made]) -> _Made | CompileError:
+    """Returns what compilers and code from kernels/ return, or why they fail. Raises TunefaError
+    where there is no compiler, which is no property of a config."""
+    try:
+        return work()
+    except CompileError as error:
+        return error
+    except KernelImportError as error:
+        return CompileError(str(error))
+    except TunefaError:
+        raise
+    except BaseException as error:  # code from kernels/ may raise anything, SystemExit included
+        return CompileError(said(error))
 
 
 _CAUSE = re.compile(r"error: (?!Failures have been detected)|fatal\s|Assertion|LLVM ERROR")
