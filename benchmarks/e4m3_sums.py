@@ -35,7 +35,7 @@ COLUMNS, MAGNITUDE_KEYS = 128, 128
 
 
 class Look(NamedTuple):
-    """What a look at the sums decides."""
+    """The decision of a look at the sums."""
 
     promote: bool
     next_keys: int

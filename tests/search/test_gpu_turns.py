@@ -193,7 +193,7 @@ def test_no_turn_begins_without_time_or_after_the_end() -> None:
 
 
 def test_the_last_turn_has_all_that_is_left() -> None:
-    """Nobody could use the rest: in a sweep of 140 s it was 4 s of a GPU."""
+    """The rest is too short for another turn: in a sweep of 140 s it was 4 s of a GPU."""
     for left_s, expected_s in ((20.0, 8.0), (14.0, 8.0), (13.9, 13.9), (7.0, 7.0), (math.inf, 8.0)):
         gpu_turns = Turns(least_s=6.0)
         gpu_turns.left_s = itertools.repeat(left_s).__next__

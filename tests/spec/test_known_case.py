@@ -79,7 +79,7 @@ def test_an_error_names_the_expression_as_it_was_written() -> None:
 
 
 def _errors(case: KnownCase) -> dict[str, str]:
-    """What each question says whose answer is an error."""
+    """The messages of all questions whose answer is an error."""
     asked: dict[str, Callable[[], object]] = {
         "env": lambda: case.env({"BLOCK": 4}),
         "refusal": lambda: case.refusal(case.env({"BLOCK": 5})),

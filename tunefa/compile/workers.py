@@ -41,7 +41,7 @@ class Later:
     """The result of a task that cannot be done yet, so that its worker does others meanwhile."""
 
     instead: Callable[..., Any] | None = None
-    """What is done with the same arguments if that lasts for longer than the task's limit."""
+    """The task that is done with the same arguments if that lasts for longer than its limit."""
 
 
 class Workers:

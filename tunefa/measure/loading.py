@@ -1,4 +1,4 @@
-"""What the bench's process loads before it needs it: PyTorch and the device, then the rest.
+"""Loads PyTorch, the device and statistics into the bench's process before it needs them.
 
 This module imports next to nothing, so that a process may start another one that loads them, before
 it loads its own modules.

@@ -18,7 +18,7 @@ FEW = 24
 """For so many configs, folding the expressions takes longer than it saves."""
 Steps = Sequence[tuple[str, Callable[[Mapping[str, Any]], Any]]]
 _ERRORS = (KeyError, ArithmeticError, TypeError, ValueError, RecursionError)
-"""What `Expr.run` raises."""
+"""The exceptions of `Expr.run`."""
 
 
 @dataclass(frozen=True)
