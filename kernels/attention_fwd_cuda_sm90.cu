@@ -79,6 +79,9 @@
 // layout that WGMMA reads without bank conflicts. TMA fills columns beyond the head dimension with
 // zeros.
 //
+// With DEPENDENT_LAUNCH CTAs start while the kernel before ends (programmatic dependent launch), and
+// know their first tile after one load. Q, which is read once, is what the L2 cache evicts first.
+//
 // With e4m3 scores and outputs are multiplied by scales of each KV head, and the output is bf16.
 // Queries with more than 128 columns are kept in registers, because shared memory, which each
 // product reads, is the bottleneck. A kernel that runs first writes V^T (cuda/transpose_e4m3.cuh),
@@ -142,6 +145,9 @@
 #ifndef DTYPE_E4M3
 #define DTYPE_E4M3 0
 #endif
+#ifndef DEPENDENT_LAUNCH
+#define DEPENDENT_LAUNCH 0
+#endif
 #ifndef FP16_PV
 #define FP16_PV 0
 #endif
@@ -159,6 +165,8 @@
 #elif WIDEN_V
 #include "cuda/widen_e4m3.cuh"
 #else
+#include "cuda/dependent_launch.cuh"
+#include "cuda/tma_hints.cuh"
 #include "cuda/wgmma.cuh"
 
 // ------------------------------------------------------------------------------- derived constants
@@ -298,6 +306,21 @@ DEVICE WorkInfo load_work_info(const int* tiles, int i, int last_cta_offset) {
     return {entry.x, entry.y, entry.z, entry.w, cluster_row};
 }
 
+// The CTA has rows [first, first + count) of `tiles`. What `schedule` has is written in
+// hopper/tile_table.py and, with DEPENDENT_LAUNCH, in hopper/first_tiles.py.
+DEVICE int first_tile(const int* schedule) {
+    return schedule[DEPENDENT_LAUNCH ? 8 * blockIdx.x : blockIdx.x];
+}
+DEVICE int tile_count(const int* schedule, int first) {
+    return DEPENDENT_LAUNCH ? schedule[8 * blockIdx.x + 1] : schedule[blockIdx.x + 1] - first;
+}
+DEVICE WorkInfo load_first_work_info(const int* schedule, const int* tiles, int first,
+                                     int last_cta_offset) {
+    if (!DEPENDENT_LAUNCH) return load_work_info(tiles, first, last_cta_offset);
+    int4 entry = ((const int4*)schedule)[2 * blockIdx.x + 1];
+    return {entry.x, entry.y, entry.z, entry.w, schedule[8 * blockIdx.x + 2]};
+}
+
 // The number of key blocks, from the first on, that some of the query rows [row, row + rows) sees:
 // at least one.
 DEVICE int visible_blocks(const Sizes& sizes, int row, int rows) {
@@ -350,6 +373,11 @@ extern "C" __global__ void LAUNCH_BOUNDS
     Sizes sizes{heads, seqlen_q, seqlen_k, scale_log2};
     // The shuffle tells the compiler that it is the same in all lanes.
     int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (DEPENDENT_LAUNCH && threadIdx.x == WARPGROUPS * 128) {
+        prefetch_tensor_map(&q_map);
+        prefetch_tensor_map(&k_map);
+        prefetch_tensor_map(&v_map);
+    }
     if (threadIdx.x == 0) {
         u32 barriers = shared + BARRIERS_OFFSET;
         KPipeline{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
@@ -358,6 +386,7 @@ extern "C" __global__ void LAUNCH_BOUNDS
         fence_mbarrier_init();
     }
     __syncthreads();
+    if (DEPENDENT_LAUNCH) launch_dependents();  // they start on each SM that has no CTA left
     if (CLUSTER_SIZE > 1) cluster_sync();  // the barriers of both CTAs are initialised
     if (warpgroup == WARPGROUPS) {
         if (WARPGROUPS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();

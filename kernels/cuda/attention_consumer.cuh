@@ -276,9 +276,10 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
     int thread = threadIdx.x % 128;
     Consumer c{{sizes, descales, shared, warpgroup, thread % 32, thread / 32},
                {barriers}, {barriers}, {barriers}};
-    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
+    int first = first_tile(schedule), count = tile_count(schedule, first);
     int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
+    WorkInfo next_work = load_first_work_info(schedule, tiles, first, last_cta_offset);
+    if (DEPENDENT_LAUNCH) wait_for_kernel_before();
     int pipe_read = 0;
     if (warpgroup == WARPGROUPS - 1) c.scheduler_barrier_arrive();  // warpgroup 0 goes first
     for (int i = 0; i < count; i++) {

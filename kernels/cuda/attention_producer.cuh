@@ -8,7 +8,8 @@
 DEVICE void load_q(const TensorMap* map, u32 to, u32 barrier, int row, const WorkInfo& work) {
 #pragma unroll
     for (int i = 0; i < K_CHUNKS; i++)
-        tma_load(to + i * Q_CHUNK_BYTES, map, barrier, i * K_CHUNK, row, work.head, work.batch);
+        (DEPENDENT_LAUNCH ? tma_load_once : tma_load)(to + i * Q_CHUNK_BYTES, map, barrier,
+                                                      i * K_CHUNK, row, work.head, work.batch);
 }
 
 // Copies a block of K or V, in chunks of COLUMNS. With a cluster each CTA copies COPIED_KEYS of its
@@ -49,9 +50,10 @@ DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const Tensor
     KPipeline k{shared + BARRIERS_OFFSET};
     VPipeline v{shared + BARRIERS_OFFSET};
     QPipeline q{shared + BARRIERS_OFFSET};
-    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
+    int first = first_tile(schedule), count = tile_count(schedule, first);
     int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
+    WorkInfo next_work = load_first_work_info(schedule, tiles, first, last_cta_offset);
+    if (DEPENDENT_LAUNCH) wait_for_kernel_before();
     int pipe_write = 0;  // counts blocks of V, over all tiles; K is one ahead within a tile
     auto load_k = [&](const WorkInfo& work, int pipe_write, int block) {
         k.wait_empty(pipe_write);

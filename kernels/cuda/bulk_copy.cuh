@@ -2,6 +2,7 @@
 // from packed sequences, and others (PTX ISA).
 #pragma once
 
+#include "cuda/dependent_launch.cuh"
 #include "cuda/ptx.cuh"
 
 // Copies of contiguous bytes ("cp.async.bulk"), and their additions to global memory
@@ -127,10 +128,3 @@ DEVICE float2 ld_shared_v2_f32(u32 from) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
     return x;
 }
-
-// Programmatic dependent launch (CUDA C++ Programming Guide): the next kernel of the stream may start
-// when all CTAs have executed it, and what it does before it waits overlaps with this one.
-DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-// Waits until the kernel before has ended, and its writes are visible.
-DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

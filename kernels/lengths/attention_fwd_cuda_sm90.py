@@ -1,5 +1,6 @@
 """What of a launch of attention_fwd_cuda_sm90 follows the batch and the lengths."""
 
+from tunefa.kernels.hopper import first_tiles
 from tunefa.kernels.lengths.tile_tables import TileTables, is_served
 
 
@@ -12,6 +13,9 @@ class _Resized(TileTables):
     def __init__(self, workload, config):
         super().__init__(workload, config)
         self._all_heads = workload.heads
+
+    def tables(self, spec, device):
+        return first_tiles.tables(spec, device)
 
     def variant(self, rows, keys):
         return not self._is_causal and keys % self._block_n != 0

@@ -112,7 +112,7 @@ def test_a_learned_model_sees_all_parameters_but_later_ones(models: Models) -> N
     models[case.kernel.name, "sm90"] = replace(sample_learned.MODEL, names=(*names, "log_cycles"))
     assert learned_parameters(case) == {*names}
     models[case.kernel.name, "sm90"] = replace(sample_learned.MODEL, names=names[1:])
-    assert names[0] == "FP16_PV" and learned_parameters(case) == {*names[1:]}
+    assert names[0] == "DEPENDENT_LAUNCH" and learned_parameters(case) == {*names[1:]}
 
 
 def test_who_asks_hears_with_which_devices_predictions_were_compared(models: Models) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.gpu_kernels import judge, judge_random_configs
+from tunefa.measure import check, launches
 from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -26,8 +27,8 @@ pytestmark = [
 ]
 
 CONFIG: dict[str, Any] = dict(
-    FP16_PV=0, WARPGROUPS=2, BLOCK_N=128, num_stages=2, Q_STAGES=1, EPILOGUE_SUBTILE=0,
-    INTRA_WG_OVERLAP=1, PING_PONG=0, RESCALE_THRESHOLD=8,
+    DEPENDENT_LAUNCH=0, FP16_PV=0, WARPGROUPS=2, BLOCK_N=128, num_stages=2, Q_STAGES=1,
+    EPILOGUE_SUBTILE=0, INTRA_WG_OVERLAP=1, PING_PONG=0, RESCALE_THRESHOLD=8,
     SPLIT_DIAGONAL_BLOCK=0, SWIZZLE_BYTES=128, P_IN_SMEM=0, CLUSTER_SIZE=1, L2_SECTION_MB=8,
 )  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -36,6 +37,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("b2_h4_q200_k60_d256_dv64_e4m3_full", dict(FP16_PV=1, BLOCK_N=64, num_stages=3)),
     ("b2_h4_q1000_d256_e4m3", dict(FP16_PV=1, BLOCK_N=64, EPILOGUE_SUBTILE=1, PING_PONG=1)),
     ("h2_kv1_q200_k333_d128_full", {}),
+    ("h2_kv1_q200_k333_d128_full", dict(DEPENDENT_LAUNCH=1)),
+    ("b8_h16_q900_k1000_d128", dict(DEPENDENT_LAUNCH=1, Q_STAGES=2, PING_PONG=1)),
+    ("b8_h8_q1000_d256", dict(DEPENDENT_LAUNCH=1, BLOCK_N=64, EPILOGUE_SUBTILE=2)),
+    ("b4_h4_kv2_q900_d128_e4m3", dict(DEPENDENT_LAUNCH=1, BLOCK_N=96, EPILOGUE_SUBTILE=1)),
     ("h2_kv1_q200_k333_d128_full", dict(BLOCK_N=96, EPILOGUE_SUBTILE=1)),
     ("h4_kv2_q1000_k777_d64", dict(WARPGROUPS=3, PING_PONG=1, num_stages=3)),
     ("h4_q1000_d128", dict(BLOCK_N=176)),
@@ -69,6 +74,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 # a tile behind the last row; blocks whose second half is behind the last key; many for a cluster.
 CLUSTERED: list[tuple[str, dict[str, Any]]] = [
     ("h2_q200_k333_d128_full", {}),
+    ("b8_h3_q900_d128", dict(DEPENDENT_LAUNCH=1)),
     ("h2_q200_k333_d128", dict(BLOCK_N=48)),
     ("h2_q700_k30_d64", dict(BLOCK_N=64)),
     ("h3_q1300_d64", dict(WARPGROUPS=3, PING_PONG=1, num_stages=3)),
@@ -142,3 +148,31 @@ def test_the_default_of_each_head_dim(head_dim: int, dtype: str, mask: str, clus
 @pytest.mark.parametrize("text", ["q4096_d72", "q4096_d120_fp16_full", "q4096_d200_dv64"])
 def test_random_configs(text: str) -> None:
     judge_random_configs(Workload.parse(text), 10)
+
+
+@pytest.mark.parametrize("text", ["b32_h16_q512_d128", "h2_q200_d64_full", "b4_h8_q1000_d256"])
+def test_a_call_waits_for_the_one_before(text: str) -> None:
+    """Each output is the next call's queries, also in a graph, whose launches overlap."""
+    workload = Workload.parse(text)
+    case = Case(KERNEL, workload, SM90)
+    config = {**case.default(), "DEPENDENT_LAUNCH": 1}
+    made = check.tensors(workload, "cuda")
+    spare = torch.empty_like(made[0])
+    chain = [(spare, made[3]), (made[3], spare)]
+    calls = [
+        launches.launch(case, config, (q, *made[1:3], out, *made[4:]))
+        for q, out in [(made[0], spare), *chain * 10]
+    ]
+    for call in calls:
+        call()
+        torch.cuda.synchronize()
+    expected = spare.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    for _ in range(5):
+        for each in (spare, made[3]):
+            each.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(spare, expected)

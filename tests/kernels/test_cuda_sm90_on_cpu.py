@@ -29,28 +29,17 @@ SM90 = archs.load("sm90")
 SMS = 2
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
-ONE_WARPGROUP = {
-    "FP16_PV": 0,
-    "WARPGROUPS": 1,
-    "BLOCK_N": 64,
-    "num_stages": 2,
-    "Q_STAGES": 1,
-    "EPILOGUE_SUBTILE": 0,
-    "INTRA_WG_OVERLAP": 1,
-    "PING_PONG": 0,
-    "RESCALE_THRESHOLD": 8,
-    "SPLIT_DIAGONAL_BLOCK": 0,
-    "SWIZZLE_BYTES": 128,
-    "P_IN_SMEM": 0,
-    "CLUSTER_SIZE": 1,
-    "L2_SECTION_MB": 8,
-}
-TWO = {"WARPGROUPS": 2}
-THREE = {"WARPGROUPS": 3}
+ONE_WARPGROUP = dict(
+    DEPENDENT_LAUNCH=0, FP16_PV=0, WARPGROUPS=1, BLOCK_N=64, num_stages=2, Q_STAGES=1,
+    EPILOGUE_SUBTILE=0, INTRA_WG_OVERLAP=1, PING_PONG=0, RESCALE_THRESHOLD=8,
+    SPLIT_DIAGONAL_BLOCK=0, SWIZZLE_BYTES=128, P_IN_SMEM=0, CLUSTER_SIZE=1, L2_SECTION_MB=8,
+)  # fmt: skip
+TWO, THREE = {"WARPGROUPS": 2}, {"WARPGROUPS": 3}
+EARLY = {"DEPENDENT_LAUNCH": 1}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q130_k200_d64_bf16_causal", {}),
     # Rows without a key, which give 0 and -inf; a single query row.
-    ("h2_q200_k150_d128_bf16_causal", {**THREE, "PING_PONG": 1, "EPILOGUE_SUBTILE": 2}),
+    ("h2_q200_k150_d128_bf16_causal", {**THREE, **EARLY, "PING_PONG": 1, "EPILOGUE_SUBTILE": 2}),
     ("h4_kv4_q1_k65_d16_fp16_causal", {"RESCALE_THRESHOLD": 0}),
     # Blocks of several tiles are in flight.
     ("b2_h4_kv2_q250_k70_d64_bf16_causal", {**TWO, "num_stages": 3, "Q_STAGES": 2}),
@@ -78,7 +67,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k400_d64_fp16_full", {**THREE, "BLOCK_N": 176, "P_IN_SMEM": 1, "PING_PONG": 1}),
     # Clusters: their tiles see different numbers of blocks; one cluster has a tile without rows.
     ("h4_kv2_q200_k300_d96_bf16_causal", {**TWO, "CLUSTER_SIZE": 2, "Q_STAGES": 2}),
-    ("b2_h3_kv1_q70_k200_d64_bf16_full", {"CLUSTER_SIZE": 2, "num_stages": 3}),
+    ("b2_h3_kv1_q70_k200_d64_bf16_full", {**EARLY, "CLUSTER_SIZE": 2, "num_stages": 3}),
     (
         "h2_kv1_q260_k260_d128_bf16_causal",
         {**TWO, "CLUSTER_SIZE": 2, "SPLIT_DIAGONAL_BLOCK": 1, "EPILOGUE_SUBTILE": 1},
@@ -101,7 +90,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ),
     (
         "b2_h4_kv2_q130_k300_d128_e4m3_full",
-        {**TWO, "FP16_PV": 1, "BLOCK_N": 112, "EPILOGUE_SUBTILE": 2, "CLUSTER_SIZE": 2},
+        {**TWO, **EARLY, "FP16_PV": 1, "BLOCK_N": 112, "EPILOGUE_SUBTILE": 2, "CLUSTER_SIZE": 2},
     ),
     ("h2_q100_k400_d256_dv64_e4m3_full", {"FP16_PV": 1, "EPILOGUE_SUBTILE": 1}),
     ("b2_h4_q200_k60_d192_e4m3_full", {"FP16_PV": 1, "Q_STAGES": 2}),

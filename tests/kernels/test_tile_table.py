@@ -179,7 +179,7 @@ def _clustered(text: str) -> tuple[Workload, dict[str, Any]]:
 
 def _programs(workload: Workload, config: dict[str, Any], sms: int) -> list[list[list[int]]]:
     """The rows of each program's part of the table."""
-    ends, table = CUDA.module.tile_table.tables(spec_of(CUDA, workload, config, sms=sms), "cpu")
+    ends, table = KERNEL.module.tile_table.tables(spec_of(CUDA, workload, config, sms=sms), "cpu")
     assert len(table) == ends[-1] + 1
     return [table[a:b].tolist() for a, b in itertools.pairwise(ends.tolist())]
 
@@ -232,7 +232,7 @@ def test_causal_clusters_end_together() -> None:
     workload, config = _clustered("b4_h16_q4096")
     rows = 64 * config["WARPGROUPS"]
     pairs = -(-workload.seqlen_q // rows) // 2
-    lists = CUDA.module.tile_table.schedule(workload, config, SMS)
+    lists = KERNEL.module.tile_table.schedule(workload, config, SMS)
     assert len(lists) == SMS and lists[0::2] == [[tile - 1 for tile in x] for x in lists[1::2]]
     work = [
         sum(0.5 + (tile // 2 % pairs + 1) * 2 * rows / config["BLOCK_N"] for tile in program)

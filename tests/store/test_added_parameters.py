@@ -22,10 +22,13 @@ def test_values_are_in_the_space_and_before_its_other_parameters(name: str) -> N
     assert all(added[each.name] in each.values for each in parameters[: len(added)])
 
 
-def test_an_earlier_record_gets_them_and_its_runner_up_too() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_earlier_record_gets_them_and_its_runner_up_too(count: int) -> None:
+    """Parameters are added at the front, so the oldest records lack the most."""
     name, record = "attention_fwd_cuda_sm90", measured("fwd_q4096")
     config = kernels.load(name).default(record.workload, SM90)
-    earlier = {key: value for key, value in config.items() if key != "FP16_PV"}
+    lacking = list(added_parameters.ADDED[name])[:count]
+    earlier = {key: value for key, value in config.items() if key not in lacking}
     certificate = {"runner_up": {"config": earlier, "slower_by": {"low": 0.1}}}
     made = replace(record, kernel=name, config=earlier, certificate=certificate)
     read = Record.from_dict(made.to_dict())
@@ -34,6 +37,6 @@ def test_an_earlier_record_gets_them_and_its_runner_up_too() -> None:
 
 
 def test_what_is_there_stays() -> None:
-    config = {"FP16_PV": 1}
+    config = {"DEPENDENT_LAUNCH": 1, "FP16_PV": 1}
     assert added_parameters.completed("attention_fwd_cuda_sm90", config) == config
     assert added_parameters.completed("my_kernel", {"TILE": 2}) == {"TILE": 2}

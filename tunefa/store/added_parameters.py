@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-ADDED: Mapping[str, Mapping[str, Any]] = {"attention_fwd_cuda_sm90": {"FP16_PV": 0}}
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "attention_fwd_cuda_sm90": {"DEPENDENT_LAUNCH": 0, "FP16_PV": 0}
+}
 """By kernel, the parameters and their values in earlier records: the first ones of the space."""
 
 
