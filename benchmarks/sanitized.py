@@ -1,4 +1,5 @@
-"""Launches tunefa's own kernels of gradients and decode on small problems, for compute-sanitizer.
+"""Launches tunefa's own kernels on small problems, for compute-sanitizer: the forward pass,
+gradients and decode.
 
     python -m benchmarks.sanitized  # compiles, so that the next commands find all binaries
     compute-sanitizer --tool memcheck python -m benchmarks.sanitized
@@ -28,6 +29,14 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 WORKLOADS = (
+    "fwd_b1_h4_kv2_q200_k333_d128_bf16_causal",
+    "fwd_b2_h2_kv2_q130_k200_d64_fp16_full",
+    "fwd_b1_h2_kv2_q100_k300_d256_bf16_causal",
+    "fwd_b1_h2_kv2_q100_k1200_d64_e4m3_causal",
+    "fwd_b1_h2_kv1_q100_k1200_d128_e4m3_full",
+    "fwd_b1_h2_kv2_q100_k1200_d128_e4m3_causal_fast",
+    "fwd_b1_h2_kv2_q100_k1200_d256_e4m3_causal",
+    "fwd_b1_h4_kv2_q200_k200_d128_bf16_causal_w51",
     "bwd_b1_h2_kv2_q256_k256_d64_bf16_causal",
     "bwd_b1_h2_kv2_q256_k256_d128_bf16_causal",
     "bwd_b1_h2_kv2_q256_k256_d128_bf16_full",
@@ -54,13 +63,14 @@ WORKLOADS = (
 makes a kernel hundreds of times slower. Of 160 heads, a persistent CTA takes more than one tile."""
 
 
-OPS = ("bwd", "decode")
+OPS = ("fwd", "bwd", "decode")
 
 
 def own_kernels() -> list[str]:
-    """The kernels of these ops that are no library."""
-    found = (kernels.load(name) for name in kernels.names())
-    return [each.name for each in found if each.op in OPS and not each.is_library]
+    """The kernels of these ops for NVIDIA GPUs that are no library."""
+    found = [kernels.load(name) for name in kernels.names()]
+    ours = [each for each in found if not each.is_library and each.language != "ascend"]
+    return [each.name for each in ours if each.op in OPS]
 
 
 def cases(names: Sequence[str], target: Target) -> Iterator[Case]:
