@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from tunefa.compile.contract import CompileError
+from tunefa.compile.launch.driver import DriverError
 from tunefa.errors import TunefaError
 from tunefa.runtime.bounded_cache import BoundedCache
 
@@ -120,7 +121,7 @@ class NextPlans(Generic[PlanOfCall]):
                 if plan is not None:
                     self._kept.add(expected, plan)
                     self.watch(expected, options, plan)
-        except (CompileError, TunefaError):  # the call says why
+        except (CompileError, DriverError, TunefaError):  # the call says why
             pass
         finally:
             self._lock.release()

@@ -82,7 +82,7 @@ class StepLaunches:
         pairs = zip(self.launches, sized.resizings, strict=True)
         return [launch.written(*resizing) for launch, resizing in pairs]
 
-    def start(self, stream: int, written: Sequence[Written], addresses: Sequence[int]) -> None:
+    def start(self, stream: int, written: Sequence[Written], addresses: tuple[int, ...]) -> None:
         """Starts the kernels on a stream, the current one of the current device."""
         for launch, each in zip(self.launches, written, strict=True):
             launch.start(stream, each, addresses)
