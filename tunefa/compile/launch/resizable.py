@@ -200,11 +200,10 @@ class _Map:
         self._driver, self._device = driver, device
         self._bytes = parameter.map.element_bytes
         rank = len(parameter.map.shape)
-        self._rank, array = rank, (ctypes.c_uint64 * (2 * rank))()
-        self._pack = struct.Struct(f"{2 * rank}Q").pack
-        self._lengths = memoryview(array).cast("B")
+        self._rank, self._lengths = rank, (ctypes.c_uint64 * (2 * rank))()
+        self._pack_into = struct.Struct(f"{2 * rank}Q").pack_into
         self._tensor_at = ctypes.c_void_p()
-        lengths, of_map = ctypes.addressof(array), blocks.as_argument(place)
+        lengths, of_map = ctypes.addressof(self._lengths), blocks.as_argument(place)
         arguments = parameter.map.arguments(of_map, self._tensor_at)
         self._arguments = (
             *arguments[:4],
@@ -217,7 +216,15 @@ class _Map:
 
     def describe(self, sizes: Sizes, address: int) -> None:
         """Makes it the map of a tensor with these sizes at an address."""
-        self._lengths[:] = self._lengths_of(sizes)
+        rank, each = self._rank, self._bytes
+        if rank == AXES:  # most are, and this takes a third of the time
+            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+            of_row, of_head, of_batch = each * of_row, each * of_head, each * of_batch
+            lengths: Sizes = (columns, rows, heads, batch, of_row, of_head, of_batch, 0)
+        else:
+            others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
+            lengths = *sizes[rank - 1 :: -1], *others, 0
+        self._pack_into(self._lengths, 0, *lengths)
         self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:
             self._driver.call_on(self._device, _ENCODE, *self._arguments)
@@ -227,16 +234,6 @@ class _Map:
         self._tensor_at.value = address
         if self._replace(*self._moving) != SUCCESS:
             self._driver.call_on(self._device, _REPLACE, *self._moving)
-
-    def _lengths_of(self, sizes: Sizes) -> bytes:
-        """Returns the lengths and steps of a tensor with these sizes, as the driver reads them."""
-        rank, each = self._rank, self._bytes
-        if rank == AXES:  # most are, and this takes a third of the time
-            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-            of_row, of_head, of_batch = each * of_row, each * of_head, each * of_batch
-            return self._pack(columns, rows, heads, batch, of_row, of_head, of_batch, 0)
-        others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
-        return self._pack(*sizes[rank - 1 :: -1], *others, 0)
 
 
 def _describes(launch: PreparedLaunch, resizing: Resizing) -> bool:
