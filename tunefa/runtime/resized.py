@@ -20,7 +20,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
 from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.growth import Followed
-from tunefa.runtime.kernel_plan import KernelPlan, Launches
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, new_lse
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
@@ -155,7 +155,7 @@ class ResizedPlan(Followed):
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
         if self._needs_own(scale):
             return self.own.run(tensors, scale)
-        lse = tensors[0].new_empty(self._resizing.sizes[0][:3], dtype=torch.float32)
+        lse = new_lse(tensors[0], self._resizing.sizes[0][:3])
         return self._first(tensors, lse.data_ptr()), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:

@@ -19,7 +19,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
 from tunefa.runtime.growth import Followed, Growth
-from tunefa.runtime.kernel_plan import Launches, all_heads_first
+from tunefa.runtime.kernel_plan import Launches, all_heads_first, new_lse
 from tunefa.runtime.resized import SHARED_CALLS, shape_in
 from tunefa.spec.rounding import round_up
 
@@ -158,7 +158,7 @@ class ResizedCachePlan(Followed):
         """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
         if self._needs_own():
             return self.own.run(tensors, scale, out)
-        lse = tensors[0].new_empty(self._sizes.tensors[0][:3], dtype=torch.float32)
+        lse = new_lse(tensors[0], self._sizes.tensors[0][:3])
         return self._first(tensors, scale, out, lse), lse
 
     def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
