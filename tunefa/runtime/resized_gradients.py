@@ -29,8 +29,8 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
 
-TENSORS = 10
-"""q, k, v, out, lse, dout, dlse, dq, dk and dv."""
+TENSORS, GRADIENTS = 10, 3
+"""q, k, v, out, lse, dout, dlse, dq, dk and dv; the last are gradients of the first."""
 Prepare = Callable[[Sequence[Tensor], float], Launch]
 """Prepares launches for a scale."""
 
@@ -159,7 +159,10 @@ class ResizedGradientPlan(Followed):
         self._sized = self._of_sizes(facts.default_scale)
         self._written = known[2].launches.written(self._sized)
         self._is_capturing = self._written[0][0].driver.is_capturing
-        self._calls, self._is_checked = 0, False
+        self._calls = 0
+        # The gradients of dense tensors have their strides, see `gradient_family.like`.
+        pairs = zip(sizes[:GRADIENTS], sizes[-GRADIENTS:], strict=True)
+        self._is_checked = all([own is of_grad for own, of_grad in pairs])
         self._own: KernelGradients | None = None
 
     @property

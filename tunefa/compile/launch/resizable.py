@@ -117,8 +117,9 @@ class ResizableLaunch:
             self._map_bytes[:] = maps
             if addresses != described:
                 for each in self._maps:
-                    if addresses[each.tensor] != described[each.tensor]:
-                        each.move(addresses[each.tensor])
+                    at = each.tensor
+                    if addresses[at] != described[at]:
+                        each.move(addresses[at])
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
             self._addresses = addresses
