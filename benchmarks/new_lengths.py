@@ -66,6 +66,13 @@ def dense(w: Workload, count: int, device: str) -> Iterator[Call]:
         yield partial(tunefa.flash_attention, q, k, v, causal=w.causal)
 
 
+def trained(w: Workload, count: int, device: str) -> Iterator[Call]:
+    """Calls of `flash_attention` with q, k and v that require gradients."""
+    for given in _grown(w, count, device):
+        q, k, v = (each.requires_grad_() for each in given[:3])
+        yield partial(tunefa.flash_attention, q, k, v, causal=w.causal)
+
+
 def packed(w: Workload, count: int, device: str) -> Iterator[Call]:
     """Calls of `flash_attention_varlen` whose longest sequence grows."""
     q, k, v = (each.flatten(0, 1) for each in _views(w, count, device))
@@ -104,6 +111,8 @@ def gradients(w: Workload, count: int, device: str) -> Iterator[Call]:
 KINDS = (
     Kind("flash_attention", "b1_h8_kv8_q256_d128_causal", dense),
     Kind("flash_attention, grouped heads", "b1_h32_kv8_q1024_d128_causal", dense),
+    # The heads are others than those of the first, whose lengths are known by then.
+    Kind("flash_attention, requires_grad", "b1_h16_kv16_q256_d128_causal", trained),
     Kind("one query", "b16_h32_kv8_q1_k1000_d128_full", dense),
     Kind("few queries", "b8_h32_kv8_q1_k1024_d128_full", dense),
     Kind("flash_attention_varlen", "b4_h32_kv8_q300_d128_causal", packed),

@@ -30,6 +30,22 @@ def test_calls_have_new_lengths(kind: Kind) -> None:
         assert len({*shapes}) == 3
 
 
+def test_calls_that_require_gradients_have_them() -> None:
+    (kind,) = (each for each in KINDS if each.calls is new_lengths.trained)
+    small = Workload.parse("fwd_b1_h2_kv1_q20_k20_d16_bf16_causal")
+    for rows, call in enumerate(kind.calls(small, 2, "cpu"), 20):
+        out = call()
+        assert out.shape == (1, rows, 2, 16)
+        out.sum().backward()
+        q, k, v = call.args  # type: ignore[attr-defined]
+        assert [each.grad.shape[1] for each in (q, k, v)] == [rows] * 3
+
+
+def test_no_kind_makes_the_forward_lengths_of_another_known() -> None:
+    forward = [x.workload for x in KINDS if x.calls in (new_lengths.dense, new_lengths.trained)]
+    assert len({*forward}) == len(forward) == 5
+
+
 def test_times_are_those_up_to_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, cuda = hopper(monkeypatch, "attention_fwd_cuda_sm90")
     monkeypatch.setattr(process, "_RUNTIME", runtime)

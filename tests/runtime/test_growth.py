@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.hopper_on_cpu import hopper
+from tunefa.compile.launch.driver import DriverError
 from tunefa.errors import TunefaError
 from tunefa.runtime import decode_call
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -126,13 +127,16 @@ def test_few_queries_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [False] * 4 + [True] * 16
 
 
-def test_what_no_kernel_serves_and_a_thread_that_plans_are_left_alone() -> None:
+@pytest.mark.parametrize(
+    "error", [TunefaError("no kernel serves it"), DriverError(1, "cuTensorMapEncodeTiled", "no")]
+)
+def test_what_no_kernel_serves_and_a_thread_that_plans_are_left_alone(error: Exception) -> None:
     kept, lock = BoundedCache[Any](9), threading.RLock()
     asked: list[Any] = []
 
     def make(key: Any, options: Any) -> Any:
         asked.append(key)
-        raise TunefaError("no kernel serves it")
+        raise error
 
     plans, growth = NextPlans(kept, make, lock), Growth()
 

@@ -54,11 +54,10 @@ def compare(
 
 def same(launch: Any, got: Any, expected: Any) -> None:
     """Tables of equal contents may have two addresses."""
-    assert {*got[1]} <= {*expected[1]}, "a map that did not change is not made again"
     for name in ("grid", "block", "smem_bytes", "stream", "attributes", "function"):
-        assert getattr(got[0], name) == getattr(expected[0], name), name
+        assert getattr(got, name) == getattr(expected, name), name
     tables = {each.data_ptr() for each in launch.tables}
-    for mine, other in zip(got[0].parameters, expected[0].parameters, strict=True):
+    for mine, other in zip(got.parameters, expected.parameters, strict=True):
         assert mine == other or (len(other) == 8 and int.from_bytes(other, "little") in tables)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import struct
 from collections.abc import Sequence
 from ctypes import c_int, c_size_t, c_uint32, c_void_p
@@ -33,7 +34,11 @@ class Started:
 
 
 class FakeCuda:
-    """`sizes` are the bytes of the kernel's parameters; a tensor map holds the tensor's address."""
+    """`sizes` are the bytes of the kernel's parameters; a tensor map holds the tensor's address
+    eight times, then a hash of all else."""
+
+    replaced = 0
+    """How many addresses of tensor maps were replaced."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
@@ -55,6 +60,7 @@ class FakeCuda:
             cuTensorMapEncodeTiled=ctypes.CFUNCTYPE(
                 *(c_int, c_void_p, c_int, c_uint32), *[c_void_p] * 5, *[c_int] * 4
             )(self._encode),
+            cuTensorMapReplaceAddress=_c(2)(self._replace),
             cuGetErrorString=ctypes.CFUNCTYPE(c_int, c_int, c_void_p)(self._error),
             cuDeviceGet=ctypes.CFUNCTYPE(c_int, c_void_p, c_int)(lambda handle, device: 0),
             cuDevicePrimaryCtxRetain=ctypes.CFUNCTYPE(c_int, c_void_p, c_int)(lambda *_: 0),
@@ -121,7 +127,15 @@ class FakeCuda:
                     tuple(modes),
                 )
             )
-            ctypes.memmove(place, struct.pack("Q", address) * 16, 128)
+            others = hashlib.sha512(repr((dtype, *self.encoded[-1][3:])).encode()).digest()
+            ctypes.memmove(place, struct.pack("Q", address) * 8 + others, 128)
+        return status
+
+    def _replace(self, place: int, address: int) -> int:
+        status = self._status()
+        if status == 0:
+            self.replaced += 1
+            ctypes.memmove(place, struct.pack("Q", address) * 8, 64)
         return status
 
     def _bind(self, context: int) -> int:

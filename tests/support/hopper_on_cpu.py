@@ -56,15 +56,13 @@ def hopper(monkeypatch: Any, *names: str) -> tuple[Runtime, FakeCuda]:
     return made, fake
 
 
-def seen(fake: FakeCuda, sizes: list[int], start: Callable[[], None]) -> tuple[Started, list[Any]]:
-    """What the driver got while `start` ran, with parameters of these sizes: the launch, and the
-    tensor maps that it encoded, without their places."""
+def seen(fake: FakeCuda, sizes: list[int], start: Callable[[], None]) -> Started:
+    """The launch that the driver got while `start` ran, with parameters of these sizes."""
     fake.sizes = sizes
     fake.started.clear()
-    fake.encoded.clear()
     start()
     (found,) = fake.started
-    return found, [each[1:] for each in fake.encoded]
+    return found
 
 
 def _uncompiled(case: Case, config: Config, aligned: bool = True) -> Compiled:

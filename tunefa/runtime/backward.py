@@ -47,7 +47,7 @@ class BackwardPlan(Protocol):
 def as_kernels_take_it(given: Gradients) -> Gradients:
     """Returns the outputs and their gradients, copied where a kernel could not read them: rows are
     contiguous, no element is read twice, and the logsumexp is contiguous."""
-    out, lse, grad_out = given.out, given.lse, given.grad_out
+    out, lse, grad_out, _ = given
     if out.is_contiguous() and grad_out.is_contiguous() and lse.is_contiguous():
         return given
     return Gradients(_dense(out), lse.contiguous(), _dense(grad_out), given.grad_lse)
@@ -68,11 +68,12 @@ def key(tensors: Tensors, options: Options, given: Gradients) -> Hashable:
     there is a gradient of the logsumexp, and of packed calls the number of keys, rounded up to a
     power of two: the memory of launches has room for so many.
     """
-    out, grad_out, grad_lse = given.out, given.grad_out, given.grad_lse
+    out, _, grad_out, grad_lse = given
     return (
         "gradients",
         plan_key(tensors, options),
-        *(out.stride(), grad_out.stride()),
+        out.stride(),
+        grad_out.stride(),
         (out.data_ptr() | grad_out.data_ptr()) % 16 == 0,
         grad_lse if grad_lse is None else grad_lse.stride(),
         None if tensors.cu_seqlens is None else power_of_2(tensors.k.shape[0]),

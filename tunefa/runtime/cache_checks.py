@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import E4M3
@@ -103,3 +103,20 @@ def check_device(name: str, tensor: Tensor, q: Tensor) -> None:
             f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
             f"{name}.to(q.device)"
         )
+
+
+def check_no_gradients(what: str, tensors: Sequence[object]) -> bool:
+    """Raises TunefaError where a gradient of a tensor is asked for; `what` has none. Returns
+    whether all are plain tensors without one, which one look at each says of most calls."""
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) is not Tensor or tensor.requires_grad):
+            break
+    else:
+        return True
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.requires_grad and is_grad_enabled():
+            raise TunefaError(
+                f"{what} no gradients: call it under torch.no_grad(), or flash_attention where you "
+                f"need them"
+            )
+    return False

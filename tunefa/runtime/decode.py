@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor
 from torch._C import (
     _are_functorch_transforms_active,
     _is_any_autocast_enabled,
@@ -20,7 +20,7 @@ from tunefa.measure.attention_inputs import as_indexed
 from tunefa.runtime import autocast, process
 from tunefa.runtime.api import Layout, unknown_argument
 from tunefa.runtime.argument_checks import check_tensor
-from tunefa.runtime.cache_checks import check_device
+from tunefa.runtime.cache_checks import check_device, check_no_gradients
 from tunefa.runtime.call import LAYOUTS, Tensors, Window, heads_first
 from tunefa.runtime.decode_call import (
     CacheCall,
@@ -157,15 +157,15 @@ def decode_attention(
         raise unknown_argument(decode_attention, unknown)
     if k_descale is not None or v_descale is not None:
         k_descale, v_descale = _broadcast((k_descale, v_descale), q, k_cache, layout)
-    tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, k_descale, v_descale)
+    given = q, k_cache, v_cache, seqlens, block_table, sinks, k_descale, v_descale
+    tensors = tuple.__new__(CacheTensors, given)  # the class itself would take twice the time
     options = CacheOptions.of(causal, window, softcap, layout, (shared_prefix, batch_invariant))
-    check_no_gradients("decode_attention has", (*tensors, k, v))
+    are_simple = check_no_gradients("decode_attention has", (*tensors, k, v))
     if _is_any_autocast_enabled():
         tensors = tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
     if k is not None or v is not None:
-        call = CacheCall.of(tensors, options, scale)
-        tensors = tensors._replace(seqlens=_append(call, out, k, v))
-    if is_compiling() or not is_plain(tensors):
+        tensors = tensors._replace(seqlens=_append((tensors, options, scale), out, k, v))
+    if is_compiling() or _is_watched() or not (are_simple or are_plain(tensors)):
         both = _through_op(tensors, options, scale, out)
         return both if return_lse else both[0]
     found, lse = process.current().decode(tensors, options, scale, out, return_lse)
@@ -194,22 +194,14 @@ def broadcast(
     return found
 
 
-def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
-    """Raises TunefaError where a gradient of a tensor is asked for; `what` has none."""
-    if not is_grad_enabled():
-        return
-    for tensor in tensors:
-        if tensor is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
-            raise TunefaError(
-                f"{what} no gradients: call it under torch.no_grad(), or flash_attention where you "
-                f"need them"
-            )
-
-
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
-    is_watched = _len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()
-    return not is_watched and are_plain(tensors)
+    return not _is_watched() and are_plain(tensors)
+
+
+def _is_watched() -> bool:
+    stack = _len_torch_dispatch_stack()
+    return bool(stack) or _are_functorch_transforms_active() or _is_tracing()
 
 
 def _through_op(
@@ -227,9 +219,12 @@ def _through_op(
     return found, lse
 
 
-def _append(call: CacheCall, out: Tensor | None, k: Tensor | None, v: Tensor | None) -> Tensor:
+def _append(
+    given: tuple[CacheTensors, CacheOptions, float | None],
+    out: Tensor | None, k: Tensor | None, v: Tensor | None,
+) -> Tensor:  # fmt: skip
     """Writes new keys and values into the cache, if all arguments fit; returns the new lengths."""
-    check_out(call, out)
+    check_out(call := CacheCall.of(*given), out)
     if k is None or v is None:
         raise TunefaError(f"{'k' if k is None else 'v'} is missing: give both k and v, or neither")
     layout = call.options.layout

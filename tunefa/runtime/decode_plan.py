@@ -23,7 +23,7 @@ from tunefa.runtime.decode_call import (
     CacheOptions,
     CacheTensors,
 )
-from tunefa.runtime.kernel_plan import Launches, all_heads_first, unread_lse
+from tunefa.runtime.kernel_plan import Launches, all_heads_first, new_lse, unread_lse
 from tunefa.runtime.library_plan import results
 from tunefa.runtime.sinks import with_sinks
 from tunefa.spec.kernel import Kernel
@@ -70,7 +70,7 @@ class KernelCachePlan:
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse)."""
-        lse = tensors.q.new_empty(self._shapes[1], dtype=torch.float32)
+        lse = new_lse(tensors.q, self._shapes[1])
         return self._run(tensors, scale, out, lse), lse
 
     def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:

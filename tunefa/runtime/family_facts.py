@@ -47,8 +47,9 @@ class FamilyFacts:
     softcap: float | None
     growth: Growth = field(default_factory=Growth)
     """The last new calls."""
-    _unread: Tensor | None = None
-    """The largest memory of an lse that was not read; other lengths write to a part of it."""
+    _unread: tuple[int, int, Tensor | None] = 0, 0, None
+    """The elements and the address of the largest memory of an lse that was not read, and the
+    memory; other lengths write to a part of it."""
 
     @classmethod
     def of(cls, family: Family, device: int, options: Options) -> FamilyFacts:
@@ -91,9 +92,11 @@ class FamilyFacts:
 
         return prepare
 
-    def unread(self, elements: int) -> Tensor:
-        """Returns memory for so many elements of an lse that no caller reads."""
-        found = self._unread
-        if found is None or found.numel() < elements:
-            self._unread = found = unread_lse(self.device, elements)
-        return found
+    def unread_at(self, elements: int) -> int:
+        """Returns the address of memory for so many elements of an lse that no caller reads."""
+        most, address, _ = self._unread
+        if most < elements:
+            memory = unread_lse(self.device, elements)
+            address = memory.data_ptr()
+            self._unread = memory.numel(), address, memory
+        return address

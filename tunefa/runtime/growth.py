@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from tunefa.compile.contract import CompileError
+from tunefa.compile.launch.driver import DriverError
 from tunefa.errors import TunefaError
 from tunefa.runtime.bounded_cache import BoundedCache
 
@@ -59,18 +60,21 @@ def following(before: Key, now: Key) -> Key | None:
         return None
 
 
-def _extrapolated(before: Any, now: Any) -> Any:
-    """Returns what follows two parts of keys that differ."""
-    if isinstance(before, tuple) and isinstance(now, tuple):
-        return tuple(
-            [
-                new if old is new or old == new else _extrapolated(old, new)
-                for old, new in zip(before, now, strict=True)
-            ]
-        )
-    if type(before) is int and type(now) is int and 2 * now > before:
-        return 2 * now - before
-    raise ValueError
+def _extrapolated(before: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns what follows two tuples."""
+    if len(before) != len(now):
+        raise ValueError
+    found = []
+    for old, new in zip(before, now, strict=False):  # a loop, as comprehensions are calls
+        if old is not new and old != new:
+            if type(old) is int and type(new) is int and 2 * new > old:
+                new = 2 * new - old
+            elif isinstance(old, tuple) and isinstance(new, tuple):
+                new = _extrapolated(old, new)
+            else:
+                raise ValueError
+        found.append(new)
+    return tuple(found)
 
 
 class Followed:
@@ -120,7 +124,7 @@ class NextPlans(Generic[PlanOfCall]):
                 if plan is not None:
                     self._kept.add(expected, plan)
                     self.watch(expected, options, plan)
-        except (CompileError, TunefaError):  # the call says why
+        except (CompileError, DriverError, TunefaError):  # the call says why
             pass
         finally:
             self._lock.release()

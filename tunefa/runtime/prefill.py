@@ -10,8 +10,9 @@ from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
 from tunefa.runtime import autocast, process
+from tunefa.runtime.cache_checks import check_no_gradients
 from tunefa.runtime.call import Options, Tensors
-from tunefa.runtime.decode import broadcast, check_no_gradients, is_plain
+from tunefa.runtime.decode import broadcast, is_plain
 from tunefa.runtime.decode_call import check_like_result
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 

@@ -110,7 +110,7 @@ class Runtime:
     ) -> Three:
         """Returns (dq, dk, dv) of a call, with the dtypes and strides of `torch.empty_like` of q, k
         and v. `given` is in the call's layout."""
-        if torch.are_deterministic_algorithms_enabled():
+        if torch._C._get_deterministic_algorithms():
             options = options._replace(deterministic=True)
         given = backward.as_kernels_take_it(given)
         if tensors.q.is_cuda and is_usual(scale):

@@ -20,7 +20,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
 from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.growth import Followed
-from tunefa.runtime.kernel_plan import KernelPlan, Launches
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, new_lse
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
@@ -50,9 +50,7 @@ class Tables:
 
     def meet(self, stream: int, device: int) -> None:
         """Tells PyTorch not to reuse the tables' memory before this stream has finished, once for
-        each stream. It is the current one of the device."""
-        if not self.tensors or stream in self.streams:
-            return
+        each of the `streams`. It is the current one of the device."""
         for table in self.tensors:
             table.record_stream(torch.cuda.current_stream(device))
         self.streams.add(stream)
@@ -157,15 +155,15 @@ class ResizedPlan(Followed):
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
         if self._needs_own(scale):
             return self.own.run(tensors, scale)
-        lse = tensors[0].new_empty(self._resizing.sizes[0][:3], dtype=torch.float32)
-        return self._first(tensors, lse), lse
+        lse = new_lse(tensors[0], self._resizing.sizes[0][:3])
+        return self._first(tensors, lse.data_ptr()), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
         if self._needs_own(scale):
             return self.own.output(tensors, scale)
-        batch, heads, rows, *_ = self._resizing.sizes[0]
-        return self._first(tensors, self._facts.unread(batch * heads * rows))
+        batch, heads, rows = self._resizing.sizes[0][:3]
+        return self._first(tensors, self._facts.unread_at(batch * heads * rows))
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
@@ -176,7 +174,7 @@ class ResizedPlan(Followed):
         is_capturing: bool = self._binary.launch.driver.is_capturing()
         return is_capturing
 
-    def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
+    def _first(self, tensors: Tensors, lse_at: int) -> Tensor:
         self._calls += 1
         facts, (q, k, v, _, _) = self._facts, tensors
         sizes = self._resizing.sizes
@@ -184,8 +182,9 @@ class ResizedPlan(Followed):
         out = torch.empty_like(q) if is_like else self._new_out(q)  # new_empty takes twice the time
         launch = self._binary.launch
         stream = launch.driver.current_stream(facts.device)
-        self._tables.meet(stream, facts.device)
-        at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
+        if stream not in self._tables.streams:
+            self._tables.meet(stream, facts.device)
+        at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse_at
         if torch._C._cuda_getDevice() == facts.device:
             launch.start(stream, self._written, at)
         else:

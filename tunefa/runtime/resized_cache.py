@@ -19,7 +19,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
 from tunefa.runtime.growth import Followed, Growth
-from tunefa.runtime.kernel_plan import Launches, all_heads_first
+from tunefa.runtime.kernel_plan import Launches, all_heads_first, new_lse
 from tunefa.runtime.resized import SHARED_CALLS, shape_in
 from tunefa.spec.rounding import round_up
 
@@ -158,7 +158,7 @@ class ResizedCachePlan(Followed):
         """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
         if self._needs_own():
             return self.own.run(tensors, scale, out)
-        lse = tensors[0].new_empty(self._sizes.tensors[0][:3], dtype=torch.float32)
+        lse = new_lse(tensors[0], self._sizes.tensors[0][:3])
         return self._first(tensors, scale, out, lse), lse
 
     def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
@@ -196,9 +196,12 @@ class ResizedCachePlan(Followed):
         outputs: tuple[Tensor, Tensor | None],
     ) -> None:  # fmt: skip
         """Starts both kernels, on the current device."""
-        (q, k, v, *others), (out, lse) = tensors, outputs
-        before = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        behind = [each.data_ptr() for each in others if each is not None]
+        (q, k, v, lengths, table, sinks, of_k, of_v), (out, lse) = tensors, outputs
+        more: list[int] = []
+        # Most calls have none of these.
+        if not (table is None and sinks is None and of_k is None and of_v is None):
+            given = table, sinks, of_k, of_v
+            more = [each.data_ptr() for each in given if each is not None]
         first, second, (partial, whole, size) = launches.first, launches.second, self._bytes
         stream = first.driver.current_stream(self._owner.device)
         space = workspace(size, stream, q)
@@ -206,7 +209,10 @@ class ResizedCachePlan(Followed):
             at = space.at_least(size, q)
             # An lse that the caller does not ask for is not read, and lies behind the other memory.
             of_lse = at + whole if lse is None else lse.data_ptr()
-            addresses = *before, of_lse, *behind, at, at + partial
+            addresses = (
+                q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), of_lse,
+                lengths.data_ptr(), *more, at, at + partial,
+            )  # fmt: skip
             first.start(stream, written[0], addresses)
             second.start(stream, written[1], addresses)
 

@@ -29,10 +29,14 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
 
-TENSORS = 10
-"""q, k, v, out, lse, dout, dlse, dq, dk and dv."""
+TENSORS, GRADIENTS = 10, 3
+"""q, k, v, out, lse, dout, dlse, dq, dk and dv; the last are gradients of the first."""
 Prepare = Callable[[Sequence[Tensor], float], Launch]
 """Prepares launches for a scale."""
+
+
+Started = Sequence[tuple[ResizableLaunch, Written]]
+"""The launches of a call, in their order, and what they write."""
 
 
 class Sized:
@@ -77,15 +81,10 @@ class StepLaunches:
             found.append(made)
         return cls(found)
 
-    def written(self, sized: Sized) -> Sequence[Written]:
-        """Returns what the launches write for the sizes of a call."""
+    def written(self, sized: Sized) -> Started:
+        """Returns the launches, with what each writes for the sizes of a call."""
         pairs = zip(self.launches, sized.resizings, strict=True)
-        return [launch.written(*resizing) for launch, resizing in pairs]
-
-    def start(self, stream: int, written: Sequence[Written], addresses: Sequence[int]) -> None:
-        """Starts the kernels on a stream, the current one of the current device."""
-        for launch, each in zip(self.launches, written, strict=True):
-            launch.start(stream, each, addresses)
+        return [(launch, launch.written(*resizing)) for launch, resizing in pairs]
 
     def bound(self, sized: Sized, tables: Sequence[Tensor]) -> Steps:
         """Returns launches that are prepared for these lengths, which start sooner."""
@@ -140,6 +139,7 @@ class ResizedGradientPlan(Followed):
         "_asked",
         "_calls",
         "_facts",
+        "_is_capturing",
         "_is_checked",
         "_known",
         "_own",
@@ -158,7 +158,11 @@ class ResizedGradientPlan(Followed):
         self.device_bytes = known[3].device_bytes
         self._sized = self._of_sizes(facts.default_scale)
         self._written = known[2].launches.written(self._sized)
-        self._calls, self._is_checked = 0, False
+        self._is_capturing = self._written[0][0].driver.is_capturing
+        self._calls = 0
+        # The gradients of dense tensors have their strides, see `gradient_family.like`.
+        pairs = zip(sizes[:GRADIENTS], sizes[-GRADIENTS:], strict=True)
+        self._is_checked = all([own is of_grad for own, of_grad in pairs])
         self._own: KernelGradients | None = None
 
     @property
@@ -168,13 +172,11 @@ class ResizedGradientPlan(Followed):
 
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
-        facts, (_, _, binary, _) = self._facts, self._known
-        launches, driver = binary.launches, binary.launches.launches[0].driver
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
-        if self._calls >= SHARED_CALLS or driver.is_capturing():
+        if self._calls >= SHARED_CALLS or self._is_capturing():
             return self.own.gradients(tensors, given, scale)
         self._calls += 1
-        q, k, v, _, _ = tensors
+        facts, (q, k, v, _, _) = self._facts, tensors
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         written, layout = self._written, self._sized.layout
         if scale is not None and scale != facts.default_scale:
@@ -183,10 +185,10 @@ class ResizedGradientPlan(Followed):
             sized = self._of_sizes(scale)
             written, layout = launches.written(sized), sized.layout
         if torch._C._cuda_getDevice() == facts.device:
-            self._start(launches, written, layout, (tensors, given, grads))
+            self._start(written, layout, (tensors, given, grads))
         else:
             with torch.cuda.device(facts.device):
-                self._start(launches, written, layout, (tensors, given, grads))
+                self._start(written, layout, (tensors, given, grads))
         if not self._is_checked:
             self._check(grads)
             self._is_checked = True
@@ -195,25 +197,26 @@ class ResizedGradientPlan(Followed):
         return grads
 
     def _start(
-        self, launches: StepLaunches, written: Sequence[Written], layout: Layout,
-        of_call: tuple[Tensors, Gradients, Three],
-    ) -> None:  # fmt: skip
+        self, written: Started, layout: Layout, of_call: tuple[Tensors, Gradients, Three]
+    ) -> None:
         """Starts all kernels, on the current device."""
-        facts, ((q, k, v, _, _), given, (dq, dk, dv)) = self._facts, of_call
-        dlse = given.grad_lse
+        device = self._facts.device
+        (q, k, v, _, _), (out, lse, grad_out, dlse), (dq, dk, dv) = of_call
         if dlse is None:  # its sizes are those that `launched` gives it
-            dlse = facts.zero
-        addresses = (
-            *(q.data_ptr(), k.data_ptr(), v.data_ptr(), given.out.data_ptr(), given.lse.data_ptr()),
-            *(given.grad_out.data_ptr(), dlse.data_ptr()),
-            *(dq.data_ptr(), dk.data_ptr(), dv.data_ptr()),
-        )
-        stream = launches.launches[0].driver.current_stream(facts.device)
-        self._known[3].meet(stream, facts.device)
+            dlse = self._facts.zero
+        stream = written[0][0].driver.current_stream(device)
+        tables = self._known[3]
+        if stream not in tables.streams:
+            tables.meet(stream, device)
         space = workspace(layout.bytes, stream, q)
         with space.lock:
-            memory = space.at_least(layout.bytes, q)
-            launches.start(stream, written, (*addresses, *layout.at(memory)))
+            addresses = (
+                q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
+                grad_out.data_ptr(), dlse.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
+                *layout.at(space.at_least(layout.bytes, q)),
+            )  # fmt: skip
+            for launch, each in written:
+                launch.start(stream, each, addresses)
 
     def _check(self, grads: Sequence[Tensor]) -> None:
         """Makes sure that PyTorch has given the gradients the strides that launches write by. With

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -71,27 +72,58 @@ def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any
         for resizing in (FIRST, OTHER, OTHER, FIRST):
             cuda.stream += 1
             start(quick, resizing, addresses(tensors))
-            maps = dict.fromkeys(each[1:] for each in cuda.encoded)
             quick.bound(resizing)(*tensors)
             assert cuda.started[-2] == cuda.started[-1]
             assert cuda.started[-1].grid == (resizing.ctas, 1, 1)
-            assert {*maps} <= {each[1:] for each in cuda.encoded}
 
 
-def test_maps_are_written_where_something_changed() -> None:
+def test_maps_of_other_lengths_and_tensors_do_not_mix() -> None:
+    cuda, _, quick = resizable(PLAIN)
+    sets = [three() for _ in range(3)]
+    packed = [(each, quick.written(*each)) for each in (FIRST, OTHER)]
+    for resizing, written in [*packed, *packed[::-1], *packed]:
+        for tensors in sets:
+            quick.start(0, written, (*addresses(tensors),))
+            quick.bound(resizing)(*tensors)
+            assert cuda.started[-2] == cuda.started[-1]
+
+
+def test_maps_are_encoded_before_the_call_for_the_last_addresses() -> None:
     cuda, _, quick = resizable(PLAIN)
     tensors = three()
     start(quick, FIRST, addresses(tensors))
-    start(quick, FIRST, addresses(tensors))
-    assert len(cuda.encoded) == 2
-    start(quick, OTHER, addresses(tensors))
+    assert (len(cuda.encoded), cuda.replaced) == (2, 2)
+    written = quick.written(*OTHER)
     assert len(cuda.encoded) == 4
     (place, dtype, address, shape, strides, box, _, modes) = cuda.encoded[-1]
     assert (place, dtype, address) == (0, 9, tensors[1].data_ptr())
     assert (shape, strides) == ((64, 9, 8, 1), (1024, 128, 102400))
     assert (box, modes) == ((64, 64, 1, 1), (0, 3, 2, 0))
-    start(quick, OTHER, addresses([tensors[0], torch.empty(16), tensors[2]]))
-    assert len(cuda.encoded) == 5
+    quick.start(0, written, (*addresses(tensors),))
+    quick.start(0, written, (*addresses([*tensors[:2], torch.empty(16)]),))
+    assert cuda.replaced == 2
+    quick.start(0, written, (*addresses([tensors[0], torch.empty(16), tensors[2]]),))
+    assert (len(cuda.encoded), cuda.replaced) == (4, 3)
+
+
+def test_threads_do_not_mix_lengths_and_tensors() -> None:
+    cuda, _, quick = resizable(PLAIN)
+    calls = [(each, three()) for each in (FIRST, OTHER) for _ in range(2)]
+    for resizing, tensors in calls:
+        quick.bound(resizing)(*tensors)
+    allowed = [each.parameters for each in cuda.started]
+
+    def run(resizing: Resizing, tensors: list[Tensor]) -> None:
+        for _ in range(200):
+            start(quick, resizing, addresses(tensors))
+
+    threads = [threading.Thread(target=run, args=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(cuda.started) == 804
+    assert all(each.parameters in allowed for each in cuda.started)
 
 
 def test_equal_descriptors_have_one_map() -> None:
@@ -115,8 +147,13 @@ def test_errors_are_those_of_the_driver() -> None:
     with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
         start(quick, FIRST, addresses(three()))
     cuda.fails = False
+    written = quick.written(*FIRST)
+    cuda.fails = True
+    with pytest.raises(RuntimeError, match="cuTensorMapReplaceAddress"):
+        quick.start(0, written, (*addresses(three()),))
+    cuda.fails = False
     start(quick, FIRST, addresses(three()))
-    assert len(cuda.encoded) == 2
+    assert len(cuda.started) == 1
 
 
 @pytest.mark.parametrize(

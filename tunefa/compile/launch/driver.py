@@ -21,7 +21,7 @@ INVALID_CONTEXT = 201
 """CUDA_ERROR_INVALID_CONTEXT: the thread has no current context, such as a new thread."""
 MAP_BYTES = 128
 """sizeof(CUtensorMap)."""
-_MAP_ALIGNMENT = 64
+MAP_ALIGNMENT = 64
 _NON_BLOCKING = 1
 _RELAXED = 2
 _NO_INTERLEAVE, _L2_PROMOTION_128B = 0, 2
@@ -65,6 +65,8 @@ class Driver:
         """(config, function, parameters, extra) -> status."""
         self.encode = getattr(library, "cuTensorMapEncodeTiled", None)
         """Writes a tensor map, see `TensorMap.arguments`; None with drivers before CUDA 12."""
+        self.replace = getattr(library, "cuTensorMapReplaceAddress", None)
+        """(map, address) -> status, and the map is of a tensor there; None where `encode` is."""
         self.current_stream = streams._cuda_getCurrentRawStream
         """(device index) -> the handle of PyTorch's current stream on that device."""
         self.is_capturing = streams._cuda_isCurrentStreamCapturing
@@ -289,9 +291,9 @@ def _longs_and_words(count: int) -> tuple[struct.Struct, struct.Struct]:
     return struct.Struct(f"{count}Q"), struct.Struct(f"{count}I")
 
 
-_MAP_MEMORY = ctypes.c_ubyte * (MAP_BYTES + _MAP_ALIGNMENT - 1)
+_MAP_MEMORY = ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT - 1)
 
 
 def aligned(memory: Any) -> int:
     """Returns the first address in a ctypes object that is aligned for a CUtensorMap."""
-    return round_up(ctypes.addressof(memory), _MAP_ALIGNMENT)
+    return round_up(ctypes.addressof(memory), MAP_ALIGNMENT)
