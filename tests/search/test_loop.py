@@ -269,7 +269,7 @@ def test_a_strategy_with_nothing_left_is_asked_again_after_each_trial() -> None:
     assert not stopping.none_left, "the budget was used"
 
 
-def test_with_the_gpu_it_asks_for_little_where_the_strategy_takes_its_time() -> None:
+def test_with_the_gpu_it_asks_for_little_where_the_strategy_takes_its_time(clock: Clock) -> None:
     class Slow(Numbers):
         pause_s = 0.02
 
