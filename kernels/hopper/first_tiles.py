@@ -5,12 +5,13 @@ from tunefa.kernels.hopper import tile_table
 
 
 def tables(spec, device):
-    """Returns (schedule, tiles), of which `tiles` and without DEPENDENT_LAUNCH all is what
-    `tile_table.tables` returns.
+    """Returns (schedule, tiles). `tiles` is that of `tile_table.tables`; so is `schedule` without
+    DEPENDENT_LAUNCH.
 
     With DEPENDENT_LAUNCH row i of `schedule` is (first row of `tiles`, number of rows, cluster row
     of the first tile, 0, and the first tile itself), for CTA i. The cluster row is the first query
-    row of the cluster's tile that sees the most keys. One row more is not read.
+    row of the cluster's tile that sees the most keys. The last row is zeros: callers take the
+    number of CTAs to be one less than that of the rows.
     """
     if not spec.config["DEPENDENT_LAUNCH"]:
         return tile_table.tables(spec, device)

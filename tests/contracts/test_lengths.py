@@ -24,7 +24,10 @@ from tunefa.spec.workload import Workload
 NAMES = sorted(
     path.stem for path in (assets.root("kernels") / "lengths").glob("attention_fwd_*.py")
 )
-FAMILIES = ("h32_kv8_d128", "h8_kv8_d128_full", "h8_kv2_d64", "h4_d64_dv128_fp16_full")
+FAMILIES = (
+    *("h32_kv8_q4096_d128", "h8_kv8_q512_d128", "h8_kv8_q4096_d128_full", "h8_kv2_q4096_d64"),
+    "h4_q4096_d64_dv128_fp16_full",
+)
 WORKLOADS = 400
 SM90 = Target.named("sm90")
 SMS = 132
@@ -69,7 +72,8 @@ def tensors(w: Workload, chance: random.Random) -> list[Tensor]:
 
 def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[dict[str, Any]]:
     """The defaults, and some others."""
-    found = [each.config for each in kernel.space.defaults]
+    found = [kernel.default(first, SM90.arch)]
+    found += [each.config for each in kernel.space.defaults if each.config not in found]
     feasible = kernel.space.feasible(first, SM90.arch).configs
     found += [dict(each) for each in chance.sample(list(feasible), min(3, len(feasible)))]
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)
@@ -78,7 +82,7 @@ def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[
 def cases() -> Iterator[Any]:
     for name in NAMES:
         for text in FAMILIES:
-            kernel, first = kernels.load(name), Workload.parse(f"{text}_q4096")
+            kernel, first = kernels.load(name), Workload.parse(text)
             if kernel.why_not(first, SM90.arch) is None:
                 yield pytest.param(kernel, first, id=f"{name}-{text}")
 

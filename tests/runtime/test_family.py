@@ -107,13 +107,15 @@ def test_records_of_one_question_supersede_each_other(own: list[Kernel]) -> None
         assert found.config == changed
 
 
-def test_the_whole_store_s_remark_is_said(own: list[Kernel], shipped: list[Record]) -> None:
+def test_the_whole_store_s_remark_is_said(own: list[Kernel]) -> None:
     class Remarking(Fixed):
         def remark(self, record: Record) -> str:
             return "made elsewhere"
 
     first = Workload.parse("b2_h32_kv8_q1000_d128")
-    made = Family(Remarking(shipped), first, H200, own)
+    config = kernels.load("attention_fwd_cuda_sm90").default(first, H200.arch)
+    record = measured(str(first), kernel="attention_fwd_cuda_sm90", config=config)
+    made = Family(Remarking([record]), first, H200, own)
     assert made.quick(first).why.endswith("; made elsewhere")
 
 

@@ -106,8 +106,8 @@ def check_device(name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def check_no_gradients(what: str, tensors: Sequence[object]) -> bool:
-    """Raises TunefaError where a gradient of a tensor is asked for; `what` has none. Returns
-    whether all are plain tensors without one, which one look at each says of most calls."""
+    """Raises TunefaError where a gradient of a tensor is asked for; `what` has none. Returns True
+    if all are plain tensors that require no gradient; most calls are."""
     for tensor in tensors:
         if tensor is not None and (type(tensor) is not Tensor or tensor.requires_grad):
             break

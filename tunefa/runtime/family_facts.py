@@ -47,9 +47,9 @@ class FamilyFacts:
     softcap: float | None
     growth: Growth = field(default_factory=Growth)
     """The last new calls."""
-    _unread: tuple[int, int, Tensor | None] = 0, 0, None
-    """The elements and the address of the largest memory of an lse that was not read, and the
-    memory; other lengths write to a part of it."""
+    _unread: tuple[int, int] = 0, 0
+    """The elements and the address of the largest memory of an lse that was not read, which is
+    never freed; other lengths write to a part of it."""
 
     @classmethod
     def of(cls, family: Family, device: int, options: Options) -> FamilyFacts:
@@ -94,9 +94,9 @@ class FamilyFacts:
 
     def unread_at(self, elements: int) -> int:
         """Returns the address of memory for so many elements of an lse that no caller reads."""
-        most, address, _ = self._unread
+        most, address = self._unread
         if most < elements:
             memory = unread_lse(self.device, elements)
             address = memory.data_ptr()
-            self._unread = memory.numel(), address, memory
+            self._unread = memory.numel(), address
         return address

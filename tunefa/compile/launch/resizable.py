@@ -71,7 +71,9 @@ class ResizableLaunch:
         self._pack_head = blocks.head(tensors).pack_into
         self._device, self._attributes = entry.device, overlap_attributes(entry)
         self._lock = threading.Lock()
-        self._maps = self._new_maps()
+        self._maps, self._map_bytes = self._new_maps()
+        self._addresses = (drivers.aligned(self._block),) * tensors
+        """The addresses of the tensors of the last call; of some memory before the first one."""
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
         ranks = [len(each.map.shape) for each in self._parameters if isinstance(each, Descriptor)]
@@ -158,8 +160,9 @@ class ResizableLaunch:
         pairs = zip(at, self._parameters, strict=False)
         return all(place < end for place, each in pairs if isinstance(each, Length))
 
-    def _new_maps(self) -> list[_Map]:
-        """One map for each different descriptor, with a pointer to it at each of its places."""
+    def _new_maps(self) -> tuple[list[_Map], memoryview]:
+        """One map for each different descriptor, with a pointer to it at each of its places in the
+        block, and the memory of all maps."""
         different = dict.fromkeys(each for each in self._parameters if isinstance(each, Descriptor))
         memory = (ctypes.c_ubyte * (len(different) * MAP_BYTES + MAP_ALIGNMENT - 1))()
         first = drivers.aligned(memory)
@@ -172,11 +175,8 @@ class ResizableLaunch:
             if isinstance(each, Descriptor):
                 words[self._parameters_at // 8 + number] = found[each].place
         begin = first - ctypes.addressof(memory)
-        self._map_bytes = memoryview(memory).cast("B")[begin : begin + len(found) * MAP_BYTES]
-        """The memory of all maps."""
-        self._addresses = (first,) * self._tensors
-        """The addresses of the tensors of the last call; of some memory before the first one."""
-        return [*found.values()]
+        end = begin + len(found) * MAP_BYTES
+        return [*found.values()], memoryview(memory).cast("B")[begin:end]
 
     def _shapes_in_parameters(self) -> tuple[int, ...]:
         """The tensors of the descriptors, if shape and strides follow each as parameters."""
