@@ -14,6 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Inductor would start processes that import torch, and compile headers for each new cache.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+# Nor has g++ to compile a program for each vector extension of this CPU, to see that it can.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 from collections.abc import Generator, Iterator
 from functools import partial

@@ -135,26 +135,3 @@ def test_starting_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in lines}
     assert "tunefa" in loaded
     assert not {name.partition(".")[0] for name in loaded} & HEAVY
-
-
-COMPILING = """
-import sys
-from tunefa.compile import pool
-from tunefa.measure import launches
-from tunefa.spec import kernel
-from tunefa.spec.target import Case
-WORKLOADS = {"fwd": "q100_d64", "matmul": "matmul_m128", "bwd": "bwd_q100_d64"}
-WORKLOADS |= {"decode": "decode_k100_d64", "prefill": "q100_d64_page16"}
-for name in kernel.names():
-    if kernel.load(name).space.vendor == "nvidia" and not kernel.load(name).is_library:
-        own = "decode_h16_k100_mla" if "mla" in name else WORKLOADS[kernel.load(name).op]
-        own += "_page16_prefix" if "prefix" in name else ""
-        case = Case.from_names(name, own, "sm90")
-        print(pool._compile(case.names, dict(case.default()), launches.shape_to_check)[3])
-sys.exit("torch" in sys.modules)
-"""
-
-
-def test_compilers_do_without_pytorch() -> None:
-    done = subprocess.run([sys.executable, "-c", COMPILING], cwd=TREE, capture_output=True)
-    assert done.returncode == 0 and not done.stdout.strip(), done

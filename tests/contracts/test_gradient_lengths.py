@@ -4,6 +4,7 @@ lengths."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -49,13 +50,19 @@ def family(text: str) -> Workload:
     return replace(made, deterministic=deterministic)
 
 
-def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[dict[str, Any]]:
+@functools.cache
+def others(name: str, first: Workload) -> list[Any]:
+    """A few feasible configs; finding all takes a second, and several tests ask."""
+    feasible = kernels.load(name).space.feasible(first, SM90.arch).configs
+    return random.Random(str(first)).sample(list(feasible), min(5, len(feasible)))
+
+
+def configs(kernel: Kernel, first: Workload) -> Iterator[dict[str, Any]]:
     """The defaults, and some others."""
     found = [each.config for each in kernel.space.defaults]
     changes = [each.config for each in kernel.space.default_changes]
     found += [{**each, **change} for change in changes for each in found]
-    feasible = kernel.space.feasible(first, SM90.arch).configs
-    found += [dict(each) for each in chance.sample(list(feasible), min(5, len(feasible)))]
+    found += map(dict, others(kernel.name, first))
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)
 
 
@@ -95,7 +102,7 @@ def test_numbers_are_the_arguments_of_the_host_side(
 ) -> None:
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: 0)  # meta tensors have none
     chance = random.Random(str(first))
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized = resized(kernel, first, config)
         for _ in range(CALLS):
             w = replace(first, **random_lengths(chance))
@@ -139,7 +146,7 @@ def numbers(arguments: Sequence[Any], made: Sequence[Tensor]) -> Iterator[Any]:
 def test_lengths_with_one_variant_have_one_binary(kernel: Kernel, first: Workload) -> None:
     """So have lengths with the same divisors."""
     chance, language = random.Random(str(first)), languages.load(kernel.language)
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized, found, divided = resized(kernel, first, config), dict[Any, Any](), dict[Any, Any]()
         for _ in range(CALLS):
             w = replace(first, **random_lengths(chance))
@@ -153,7 +160,7 @@ def test_lengths_with_one_variant_have_one_binary(kernel: Kernel, first: Workloa
 @pytest.mark.parametrize(("kernel", "first"), [*cases()])
 def test_what_decides_tables_decides_what_is_in_them(kernel: Kernel, first: Workload) -> None:
     chance = random.Random(str(first))
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized, found = resized(kernel, first, config), dict[Any, Any]()
         for _ in range(CALLS):
             w = replace(first, **random_lengths(chance))

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import interpreter, processes
+from tests.support import interpreter, lone_compiler, processes
 from tests.support.contract_workloads import CACHES, DEFAULTS, PAGES, PRODUCTS, VARIED, WORKLOADS
 from tunefa import assets
 from tunefa.compile import languages
-from tunefa.compile import pool as compile_pool
 from tunefa.costmodel import latency
 from tunefa.costmodel.occupancy import occupancy
 from tunefa.errors import TunefaError
@@ -132,6 +131,8 @@ class Compiled:
     estimate: dict[str, float]
     resources: Resources | None
     reason: str
+    has_torch: bool
+    """Whether its compiler's process has loaded PyTorch."""
 
     def __str__(self) -> str:
         case = self.case
@@ -141,8 +142,8 @@ class Compiled:
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
     """Always the same: defaults on 4 archs, and another config of some workloads on 1 or 2.
 
-    Where archs have the same default, the one with the least shared memory stands for all; every
-    arch has that of the first sizes.
+    Where archs have the same default, the one with the least shared memory stands for all; sm90
+    and sm120 have that of the first sizes.
     """
     chance, defaults, others = random.Random(0), dict[Any, tuple[Case, dict[str, Any]]](), []
     if kernel.op == "matmul":
@@ -169,8 +170,8 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
             case = Case(kernel, Workload.parse(f"{kernel.op}_h32_kv8_q4096_{sizes}"), target)
             if case.why_not() is None:
                 default = case.default()
-                only = target.arch.name if sizes == DEFAULTS[0] else ""
-                same = (sizes, only, *default.values())
+                apart = sizes == DEFAULTS[0] and target.arch.name in ("sm90", "sm120")
+                same = (sizes, apart and target.arch.name, *default.values())
                 if same not in defaults or _smem(case) <= _smem(defaults[same][0]):
                     defaults[same] = case, default
                 if sizes in VARIED and most.get(target.arch.name, 0) > 0:
@@ -191,12 +192,12 @@ def compiled() -> dict[str, list[Compiled]]:
     with ProcessPoolExecutor(2, context) as pool:
         for kernel in WITH_BINARY:
             sample = _sample(kernel)
-            # The arguments of compile_pool._compile, one list for each.
+            # The arguments of lone_compiler.compiled, one list for each.
             arguments = [(case.names, config) for case, config in sample]
-            made = pool.map(compile_pool._compile, *zip(*arguments, strict=True))
+            made = pool.map(lone_compiler.compiled, *zip(*arguments, strict=True))
             found[kernel.name] = [
-                Compiled(case, config, case.estimate(config), resources, reason)
-                for (case, config), (_, resources, _, reason) in zip(sample, made, strict=True)
+                Compiled(case, config, case.estimate(config), *each)
+                for (case, config), each in zip(sample, made, strict=True)
             ]
     return found
 
@@ -206,6 +207,12 @@ def compiled() -> dict[str, list[Compiled]]:
 def test_what_the_rules_leave_compiles(kernel: Kernel, compiled: dict[str, list[Compiled]]) -> None:
     failed = [each for each in compiled[kernel.name] if each.resources is None]
     assert not failed, f"{len(failed)}: {failed[0].reason}: {failed[0]}"
+
+
+@pytest.mark.slow
+@every_binary
+def test_compilers_do_without_pytorch(kernel: Kernel, compiled: dict[str, list[Compiled]]) -> None:
+    assert not [str(each) for each in compiled[kernel.name] if each.has_torch]
 
 
 @pytest.mark.slow

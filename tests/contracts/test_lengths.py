@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,12 +71,18 @@ def tensors(w: Workload, chance: random.Random) -> list[Tensor]:
     ]
 
 
-def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[dict[str, Any]]:
+@functools.cache
+def others(name: str, first: Workload) -> list[Any]:
+    """A few feasible configs; finding all takes a second, and several tests ask."""
+    feasible = kernels.load(name).space.feasible(first, SM90.arch).configs
+    return random.Random(str(first)).sample(list(feasible), min(3, len(feasible)))
+
+
+def configs(kernel: Kernel, first: Workload) -> Iterator[dict[str, Any]]:
     """The defaults, and some others."""
     found = [kernel.default(first, SM90.arch)]
     found += [each.config for each in kernel.space.defaults if each.config not in found]
-    feasible = kernel.space.feasible(first, SM90.arch).configs
-    found += [dict(each) for each in chance.sample(list(feasible), min(3, len(feasible)))]
+    found += map(dict, others(kernel.name, first))
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)
 
 
@@ -94,7 +101,7 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize(("kernel", "first"), [*cases()])
 def test_numbers_are_the_arguments_of_the_host_side(kernel: Kernel, first: Workload) -> None:
     chance = random.Random(str(first))
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized, kept = _resized(kernel, first, config), Kept()
         for _ in range(WORKLOADS // 4):
             w = replace(first, **random_lengths(chance))
@@ -115,7 +122,7 @@ def test_numbers_are_the_arguments_of_the_host_side(kernel: Kernel, first: Workl
 @pytest.mark.parametrize(("kernel", "first"), [*cases()])
 def test_lengths_with_one_variant_have_one_binary(kernel: Kernel, first: Workload) -> None:
     chance, language = random.Random(str(first)), languages.load(kernel.language)
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized, found, shared = _resized(kernel, first, config), dict[Any, Any](), 0
         for _ in range(WORKLOADS // 4):
             w = replace(first, **random_lengths(chance))
@@ -133,7 +140,7 @@ def test_what_decides_tables_decides_what_is_specialized(kernel: Kernel, first: 
     if specialize is None:
         pytest.skip("it changes no config")
     chance = random.Random(str(first))
-    for config in configs(kernel, first, chance):
+    for config in configs(kernel, first):
         sized, found = _resized(kernel, first, config), dict[Any, Any]()
         for _ in range(WORKLOADS):
             lengths = random_lengths(chance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,30 @@ from pathlib import Path
 import pytest
 
 from tests.support.compiler_index import COMPILER, made
-from tunefa.compile.ascend import pins
+from tunefa.compile.ascend import install, pins
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment as the front end's begins: pip takes 5 s to come into one."""
+    place = tmp_path_factory.mktemp("environment") / "made"
+    install._run([sys.executable, "-m", "venv", place], "the environment cannot be made")
+    return place
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of wheels in place of the index, for the Python that runs this."""
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: Path) -> Iterator[Path]:
+    """A folder of wheels in place of the index, for the Python that runs this. Environments are
+    copies of one."""
+    run = install._run
+
+    def run_or_copy(command: list[str | Path], failure: str) -> None:
+        if command[:-1] == [Path(sys.executable), "-m", "venv"]:
+            shutil.copytree(environment, command[-1], symlinks=True)
+        else:
+            run(command, failure)
+
+    monkeypatch.setattr(install, "_run", run_or_copy)
     folder = tmp_path / "index"
     folder.mkdir()
     front = [made(folder, each, f"{each.name}.py", "") for each in pins.FRONT_END_WHEELS]

@@ -7,23 +7,24 @@
 #include <memory>
 #include <stdexcept>
 
+#include <ucontext.h>
+
 Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
 int mode, resident = 1;
+Thread *running;
 long releases;
 std::vector<std::pair<const char *, const char *>> readable;
 
 static constexpr int STACK_BYTES = 256 * 1024;
 static std::vector<std::unique_ptr<char[]>> stacks;  // reused by all launches
 static jmp_buf scheduler;
-static Thread *running;
 static void (*kernel_of_launch)();
 static std::string failure;
 static long ended;  // generations and phases, of all barriers
 
-Thread &this_thread() { return *running; }
 Warpgroup &this_warpgroup() { return running->cta->warpgroups[running->index / WARPGROUP]; }
 
 static void leave();
@@ -55,13 +56,10 @@ void wait(const Wait &what) {
     leave();
 }
 
-void meet(Barrier &barrier, const char *name, const std::function<void()> &work) {
-    if (++barrier.arrived < barrier.size) {
-        wait({name, &barrier, barrier.generation});
-        return;
-    }
-    if (work) work();
-    release(barrier);
+bool is_last(Barrier &barrier, const char *name) {
+    if (++barrier.arrived >= barrier.size) return true;
+    wait({name, &barrier, barrier.generation});
+    return false;
 }
 
 void release(Barrier &barrier) {
@@ -75,11 +73,8 @@ void release(Barrier &barrier) {
 void show(const Shown &own) {
     Thread &thread = this_thread();
     thread.shown[++thread.times_shown % 2] = own;
-    meet(thread.cta->warps[thread.index / WARP], "the other lanes of its warp");
-}
-const Shown &shown_by(int lane) {
-    const Thread &other = this_thread().cta->threads[this_thread().index / WARP * WARP + lane];
-    return other.shown[this_thread().times_shown % 2];
+    Barrier &warp = thread.cta->warps[thread.index / WARP];
+    if (is_last(warp, "the other lanes of its warp")) release(warp);
 }
 
 MBarrier &mbarrier(Cta &cta, u32 address) {
@@ -158,6 +153,17 @@ static void begin() {
     leave();
 }
 
+[[noreturn]] static void start(Thread &thread) {
+    static ucontext_t context;
+    thread.started = true;
+    getcontext(&context);
+    context.uc_stack.ss_sp = thread.stack;
+    context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&context, begin, 0);
+    setcontext(&context);
+    std::abort();
+}
+
 // Runs a thread until it waits.
 static void resume(Thread &thread) {
     threadIdx = {unsigned(thread.index), 0, 0};
@@ -166,8 +172,7 @@ static void resume(Thread &thread) {
     running = &thread;
     if (!_setjmp(scheduler)) {
         if (thread.started) _longjmp(thread.left, 1);
-        thread.started = true;
-        setcontext(&thread.context);
+        start(thread);
     }
     running = nullptr;
     if (!failure.empty()) throw std::runtime_error(failure);
@@ -272,10 +277,7 @@ static void prepare(Cluster &cluster, int first, int size, int threads, int smem
         for (int i = 0; i < threads; ++i) {
             Thread &thread = cta.threads[i];
             thread.cta = &cta, thread.index = i;
-            getcontext(&thread.context);
-            thread.context.uc_stack.ss_sp = stacks[first_stack + rank * threads + i].get();
-            thread.context.uc_stack.ss_size = STACK_BYTES;
-            makecontext(&thread.context, begin, 0);
+            thread.stack = stacks[first_stack + rank * threads + i].get();
         }
     }
 }

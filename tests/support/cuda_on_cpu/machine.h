@@ -6,13 +6,11 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <setjmp.h>
-#include <ucontext.h>
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -106,7 +104,7 @@ struct Load {
 struct Product {
     int columns, bytes;  // N, and how many bytes of a row are multiplied
     char type;           // 'b'f16, 'f'16 or 'e'4m3
-    float *d[128];
+    float *d;  // its registers, one after the other
     const u32 *a[4];
     u64 a_rows, b_rows;
     bool add, transposes_b, transposes_a;
@@ -121,10 +119,10 @@ struct Cta;
 struct Thread {
     Cta *cta = nullptr;
     int index = 0;
-    ucontext_t context;  // where it starts
-    jmp_buf left;        // where it waits
     bool started = false, done = false, waits = false;
     Wait wait;
+    char *stack = nullptr;
+    jmp_buf left;  // where it waits
     Shown shown[2];
     int times_shown = 0;
     std::vector<Copy> copies;
@@ -152,7 +150,7 @@ struct Cluster;
 struct Cta {
     Cluster *cluster = nullptr;
     int number = 0, rank = 0;
-    std::deque<Thread> threads;
+    std::vector<Thread> threads;
     std::vector<Barrier> warps;
     std::vector<Warpgroup> warpgroups;
     Barrier named[NAMED_BARRIERS];
@@ -177,7 +175,8 @@ extern long releases;
 extern std::vector<std::pair<const char *, const char *>> readable;
 
 // The thread that runs.
-Thread &this_thread();
+extern Thread *running;
+inline Thread &this_thread() { return *running; }
 // Its warpgroup.
 Warpgroup &this_warpgroup();
 
@@ -185,13 +184,23 @@ Warpgroup &this_warpgroup();
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 
 void wait(const Wait &what);
-// Arrives, and waits for the others. The last thread does `work` before any goes on.
-void meet(Barrier &barrier, const char *name, const std::function<void()> &work = nullptr);
+// Arrives. Waits for the others and returns false, except in the last thread.
+bool is_last(Barrier &barrier, const char *name);
 void release(Barrier &barrier);
+// Arrives, and waits for the others. The last thread does `work` before any goes on.
+template <class WORK> void meet(Barrier &barrier, const char *name, WORK work) {
+    if (!is_last(barrier, name)) return;
+    work();
+    release(barrier);
+}
 
 // Shows the other lanes of the warp something, and waits until all lanes have.
 void show(const Shown &own);
-const Shown &shown_by(int lane);
+inline const Shown &shown_by(int lane) {
+    const Thread &own = this_thread();
+    const Thread *first = own.cta->threads.data() + own.index / WARP * WARP;
+    return first[lane].shown[own.times_shown % 2];
+}
 
 // `bytes` of shared memory at an address, aligned to so many.
 unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment);

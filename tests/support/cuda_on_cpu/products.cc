@@ -192,7 +192,9 @@ void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *
         fail("wgmma: an operand of 8 bits is transposed");
     // PTX ISA, wgmma.fence: before the first, and when registers were used since.
     if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
-    std::copy(d, d + count, product.d);
+    for (int i = 0; i < count; ++i)
+        if (d[i] != d[0] + i) fail("wgmma: sums that do not lie one after the other");
+    product.d = d[0];
     if (a) std::copy(a, a + 4, product.a);
     product.a_rows = a_rows, product.b_rows = b_rows;
     product.add = add, product.transposes_b = transposes_b, product.transposes_a = transposes_a;
@@ -206,7 +208,8 @@ void ptx::wgmma_commit_group_sync_aligned() {
     warpgroup.committing[thread.index % WARPGROUP].swap(thread.products);
     thread.products.clear();
     machine::meet(warpgroup.barrier, "wgmma.commit_group", [&] {
-        warpgroup.groups.push_back(warpgroup.committing);
+        warpgroup.groups.push_back(std::move(warpgroup.committing));
+        warpgroup.committing.assign(WARPGROUP, {});
         if (!(machine::mode & LATE_READS))
             machine::multiply(*thread.cta, thread.index / WARPGROUP);
     });
@@ -252,11 +255,41 @@ struct Descriptor {
     }
 };
 
-float element(Cta &cta, u32 address, char type) {
-    const int bytes = type == 'e' ? 1 : 2;
-    u32 bits = 0;
-    std::memcpy(&bits, machine::at(cta.async, address, bytes, bytes), bytes);
-    return widened(bits, type);
+constexpr int UNIT = 16;  // bytes, which no swizzle tears apart
+
+// The numbers of a unit: 8 of 16 bits, or 16 of 8 bits.
+void take_unit(Cta &cta, u32 address, char type, float *to) {
+    const unsigned char *from = machine::at(cta.async, address, UNIT, UNIT);
+    if (type == 'e') {
+        for (int i = 0; i < UNIT; ++i) to[i] = e4m3(from[i]);
+        return;
+    }
+    unsigned short halves[UNIT / 2];
+    std::memcpy(halves, from, UNIT);
+    if (type == 'b')
+        for (int i = 0; i < UNIT / 2; ++i) to[i] = widened(halves[i], 'b');
+    else
+        for (int i = 0; i < UNIT / 2; ++i) to[i] = widened(halves[i], 'f');
+}
+
+// `count` rows of 32 bytes of an operand in shared memory, to work(row, k, number).
+template <class WORK>
+void take(Cta &cta, const Descriptor &rows, int count, char type, bool transposed, WORK work) {
+    const int size = type == 'e' ? 1 : 2, numbers = UNIT / size;
+    float unit[UNIT];
+    if (transposed) {
+        for (int k = 0; k < 16; ++k)
+            for (int row = 0; row < count; row += numbers) {
+                take_unit(cta, rows.mn_major(row, k), type, unit);
+                for (int i = 0; i < numbers; ++i) work(row + i, k, unit[i]);
+            }
+        return;
+    }
+    for (int row = 0; row < count; ++row)
+        for (int byte = 0; byte < 32; byte += UNIT) {
+            take_unit(cta, rows.k_major(row, byte), type, unit);
+            for (int i = 0; i < numbers; ++i) work(row, byte / size + i, unit[i]);
+        }
 }
 
 // The first row of a thread's registers; the second one is 8 further down.
@@ -271,12 +304,8 @@ void take_left(Cta &cta, Operands &to, const Product *const *products) {
     const Product &first = *products[0];
     const int size = first.type == 'e' ? 1 : 2;
     if (!first.a[0]) {
-        const Descriptor rows(first.a_rows);
-        for (int row = 0; row < 64; ++row)
-            for (int k = 0; k < 32 / size; ++k)
-                to.a[row][k] = element(
-                    cta, first.transposes_a ? rows.mn_major(row, k) : rows.k_major(row, size * k),
-                    first.type);
+        take(cta, Descriptor(first.a_rows), 64, first.type, first.transposes_a,
+             [&](int row, int k, float number) { to.a[row][k] = number; });
         return;
     }
     for (int thread = 0; thread < WARPGROUP; ++thread)
@@ -290,23 +319,31 @@ void take_left(Cta &cta, Operands &to, const Product *const *products) {
 }
 
 void take_right(Cta &cta, Operands &to, const Product &product) {
-    const Descriptor rows(product.b_rows);
-    const int size = product.type == 'e' ? 1 : 2;
-    for (int column = 0; column < product.columns; ++column)
-        for (int k = 0; k < 32 / size; ++k)
-            to.b[k][column] = element(cta,
-                                      product.transposes_b
-                                          ? rows.mn_major(column, k)
-                                          : rows.k_major(column, size * k),
-                                      product.type);
+    take(cta, Descriptor(product.b_rows), product.columns, product.type, product.transposes_b,
+         [&](int column, int k, float number) { to.b[k][column] = number; });
 }
 
 // Calls work(an element of `d`, a thread's register of it).
 template <class WORK> void for_sums(Operands &all, const Product *const *products, WORK work) {
-    for (int thread = 0; thread < WARPGROUP; ++thread)
-        for (int i = 0; i < products[0]->columns / 2; ++i)
-            work(all.d[row_of(thread) + i / 2 % 2 * 8][i / 4 * 8 + thread % 4 * 2 + i % 2],
-                 *products[thread]->d[i]);
+    const int count = products[0]->columns / 2;
+    for (int thread = 0; thread < WARPGROUP; ++thread) {
+        float *rows[2] = {all.d[row_of(thread)], all.d[row_of(thread) + 8]};
+        float *own = products[thread]->d;
+        for (int i = 0, column = thread % 4 * 2; i < count; i += 4, column += 8)
+            for (int j = 0; j < 4; ++j) work(rows[j / 2][column + j % 2], own[i + j]);
+    }
+}
+
+// Adds to 8 sums of each of 4 rows, term by term.
+void add_products(Operands &all, int row, int column, int terms) {
+    typedef float Eight __attribute__((vector_size(32)));
+    Eight sums[4], others;
+    for (int i = 0; i < 4; ++i) std::memcpy(&sums[i], &all.d[row + i][column], sizeof others);
+    for (int k = 0; k < terms; ++k) {
+        std::memcpy(&others, &all.b[k][column], sizeof others);
+        for (int i = 0; i < 4; ++i) sums[i] += all.a[row + i][k] * others;
+    }
+    for (int i = 0; i < 4; ++i) std::memcpy(&all.d[row + i][column], &sums[i], sizeof others);
 }
 
 void multiply_one(Cta &cta, const Product *const *products) {
@@ -323,11 +360,9 @@ void multiply_one(Cta &cta, const Product *const *products) {
     take_left(cta, all, products);
     take_right(cta, all, first);
     for_sums(all, products, [&](float &sum, float &own) { sum = first.add ? own : 0; });
-    const int terms = first.type == 'e' ? 32 : 16;
-    for (int row = 0; row < 64; ++row)
-        for (int k = 0; k < terms; ++k)
-            for (int column = 0; column < first.columns; ++column)
-                all.d[row][column] += all.a[row][k] * all.b[k][column];
+    for (int row = 0; row < 64; row += 4)
+        for (int column = 0; column < first.columns; column += 8)
+            add_products(all, row, column, first.type == 'e' ? 32 : 16);
     for_sums(all, products, [&](float &sum, float &own) { own = sum; });
 }
 
