@@ -152,7 +152,7 @@ def test_a_sample_is_half_near_the_known_configs(kernel: str) -> None:
     assert identity(long.default()) == identity(configs[0])
     changed = [len(config.items() - configs[0].items()) for config in configs]
     assert median(changed[:50]) < median(changed[50:])
-    short = replace(long, workload=Workload.parse("b32_h8_q512_d192_full"))
+    short = replace(long, workload=Workload.parse("b8_h8_q2048_d192_full"))
     other = {identity(config) for config in sampled(short, records, 100)[50:]}
     assert len({identity(config) for config in configs[50:]} & other) > 40
 

@@ -159,12 +159,12 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
             [each for w in workloads if (each := Case(kernel, w, target)).why_not() is None]
             for target in (TARGETS["sm90"], TARGETS["sm120"])
         )
-        served, varied = [*hopper, *blackwell[::3]], hopper[::2]
+        served, varied = [*hopper, *blackwell[::4]], hopper[::3]
         others = [(each, chance.choice(each.feasible().configs)) for each in varied]
         return [*((each, each.default()) for each in served), *others]
     # Backward kernels take three times as long to compile. The code of sm89 and sm120 is like that
     # of sm80, whose larger shared memory leaves more configs.
-    most = {"sm90": 2} if kernel.op == "bwd" else {"sm80": 3, "sm90": 5}
+    most = {"sm90": 1} if kernel.op == "bwd" else {"sm80": 2, "sm90": 3}
     for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):
         for sizes in VARIED if target.arch.name == "sm120" else DEFAULTS:
             case = Case(kernel, Workload.parse(f"{kernel.op}_h32_kv8_q4096_{sizes}"), target)

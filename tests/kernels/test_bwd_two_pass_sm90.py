@@ -92,10 +92,10 @@ COMPILED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("text", COMPILED)
 def test_both_passes_compile_into_the_memory_of_a_cta(text: str) -> None:
-    """The default, and for some workloads another config."""
+    """The default, and for one workload another config."""
     case = case_of(text)
     configs = [case.default()]
-    if text in COMPILED[:3:2]:
+    if text == COMPILED[0]:
         configs.append(some_config(case, random.Random(text)))
     for config in configs:
         compiled = gluon.compile(case, config)
