@@ -206,6 +206,8 @@ def main() -> None:
     found = by_kernel()
     name, text = "portfolio", summary(found)
     if options.measure is not None:
+        if not driver.devices():
+            parser.error("--measure needs a GPU, and this machine has none")
         target = Target.named(driver.device(0).name)
         key = options.measure, target.device.name
         if key not in found:

@@ -15,6 +15,7 @@ from benchmarks.landscape import FOLDER
 from tests.support.fake_objective import KERNEL, Fake
 from tests.support.sample_landscapes import CONFIGS
 from tests.support.sample_portfolios import journals
+from tunefa.compile.launch import driver
 from tunefa.measure.objective import Raced
 from tunefa.spec.trial import Config, Trial
 from tunefa.store import landscape, portfolio
@@ -85,3 +86,13 @@ def test_the_landscapes_have_a_kernel_whose_bound_needs_no_more_measurements() -
     chosen = found[key].within(0.02)
     assert chosen.is_exact and found[key].least_possible(0.02) == chosen.bound
     assert max(chosen.regrets) <= 0.02
+
+
+def test_a_race_without_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driver, "devices", list)
+    monkeypatch.setattr("sys.argv", ["portfolio", "--measure", "attention_fwd_triton"])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+    assert "--measure needs a GPU, and this machine has none" in capsys.readouterr().err
