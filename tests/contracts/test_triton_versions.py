@@ -23,7 +23,7 @@ for name in kernel.names():
     if made.language == "gluon":
         texts = ["q500_k700_h32_kv8_d80_causal"]
         if made.op == "fwd":
-            texts += ["q8192_d128_e4m3_full"]
+            texts += ["q8192_d128_e4m3_full", "b4_q900_d128_varlen"]
         for text in texts:
             case = Case(made, Workload.parse(f"{made.op}_{text}"), Target.named("sm90"))
             resources = languages.load("gluon").compile(case, case.default()).resources
@@ -48,4 +48,4 @@ def test_gluon_kernels_compile_with(version: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and all(line.startswith(version) for line in lines), done.stdout
+    assert len(lines) == 4 and all(line.startswith(version) for line in lines), done.stdout
