@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.launch_specs import Kept
 from tunefa import assets
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
@@ -32,18 +33,6 @@ FAMILIES = (
 WORKLOADS = 400
 SM90 = Target.named("sm90")
 SMS = 132
-
-
-class Kept:
-    """Tables by their key, as the runtime keeps them."""
-
-    def __init__(self) -> None:
-        self.made: dict[Any, Any] = {}
-
-    def __call__(self, key: Any, make: Any) -> Any:
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
 
 
 def random_lengths(chance: random.Random) -> dict[str, Any]:

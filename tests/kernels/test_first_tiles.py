@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launch_specs import spec_of
+from tests.support.launch_specs import Kept, spec_of
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -38,13 +38,12 @@ def test_a_row_holds_what_the_kernel_would_read_from_both_tables(text: str, clus
 
 def test_both_kinds_of_tables_are_kept_apart() -> None:
     """Launches of one process share tables by their keys."""
-    kept: dict[Any, Any] = {}
-    keep = lambda key, make: kept[key] if key in kept else kept.setdefault(key, make())  # noqa: E731
+    kept = Kept()
     workload = Workload.parse("b2_h3_kv1_q700")
     for dependent_launch in (0, 1, 0, 1):
         config = KERNEL.default(workload, archs.load("sm90"))
         config["DEPENDENT_LAUNCH"] = dependent_launch
-        spec = replace(spec_of(KERNEL, workload, config, sms=7), tables=keep)
+        spec = replace(spec_of(KERNEL, workload, config, sms=7), tables=kept)
         found, _ = KERNEL.module.first_tiles.tables(spec, "cpu")
         assert found.dim() == 1 + dependent_launch
-    assert len(kept) == 2
+    assert len(kept.made) == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launch_specs import spec_of
+from tests.support.launch_specs import Kept, spec_of
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -261,16 +261,12 @@ def test_equal_keys_are_of_equal_tables() -> None:
 
 
 def test_launches_share_tables_where_something_keeps_them() -> None:
-    kept: dict[Any, Any] = {}
-    made = []
+    kept, made = Kept(), []
     for text in ("q1_k500_d128", "q1_k501_d128", "q99_k501_d128", "b2_q1_k501_d128"):
         workload = Workload.parse(text)
-        spec = replace(
-            spec_of(KERNEL, workload, _config(workload)),
-            tables=lambda key, make: kept[key] if key in kept else kept.setdefault(key, make()),
-        )
+        spec = replace(spec_of(KERNEL, workload, _config(workload)), tables=kept)
         made.append(KERNEL.module.tile_table.tables(spec, "cpu"))
-    assert made[0] is made[1] and len(kept) == 3
+    assert made[0] is made[1] and len(kept.made) == 3
 
 
 @pytest.mark.parametrize("text", ["b1_h40_q2500_d128", "b4_h16_q3000_d128", "h8_q700_k9000_d128"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check
 from tunefa.spec.kernel import Kernel
@@ -16,3 +18,15 @@ def spec_of(
     """The launch of a config on a Hopper device with so many SMs."""
     case = Case(kernel, workload, Target.named("sm90"))
     return LaunchSpec(case, config, scale, check.softcap(workload), seen_sms=sms)
+
+
+class Kept:
+    """Tables by their key, as the runtime keeps them."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, Any] = {}
+
+    def __call__(self, key: Any, make: Any) -> Any:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]

@@ -1,4 +1,4 @@
-"""What a compiler's process makes of a config, and whether it needed PyTorch for that."""
+"""Compiles configs in a process of their own, which tells whether it needed PyTorch for that."""
 
 from __future__ import annotations
 

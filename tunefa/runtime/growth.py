@@ -61,11 +61,9 @@ def following(before: Key, now: Key) -> Key | None:
 
 
 def _extrapolated(before: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns what follows two tuples."""
-    if len(before) != len(now):
-        raise ValueError
+    """Returns what follows two tuples. Raises ValueError where nothing does."""
     found = []
-    for old, new in zip(before, now, strict=False):  # a loop, as comprehensions are calls
+    for old, new in zip(before, now, strict=True):  # a loop, as comprehensions are calls
         if old is not new and old != new:
             if type(old) is int and type(new) is int and 2 * new > old:
                 new = 2 * new - old
