@@ -24,7 +24,7 @@ from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.compile.launch import triton_abi
 from tunefa.compile.launch.arguments import Descriptor, Length, Pointer
-from tunefa.compile.launch.driver import TensorMap
+from tunefa.compile.launch.tensor_map import TensorMap
 from tunefa.measure import check
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target

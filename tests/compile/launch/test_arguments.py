@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tunefa.compile.launch.arguments import Length, Pointer, Value, length, place, pointer
-from tunefa.compile.launch.driver import MAP_BYTES
+from tunefa.compile.launch.tensor_map import MAP_BYTES
 
 TENSORS = [torch.zeros(4, 8), torch.zeros(4, 8)]
 

@@ -119,9 +119,3 @@ def test_sizes_of_parameters_are_asked_for_no_further_than_needed() -> None:
     assert cuda.driver.parameter_sizes(1, 9) == [8, 8, 4]
     del cuda.library.cuFuncGetParamInfo
     assert cuda.driver.parameter_sizes(1, 2) is None
-
-
-def test_a_map_lies_where_the_driver_takes_it() -> None:
-    memory = (ctypes.c_ubyte * 256)()
-    found = driver.aligned(memory)
-    assert found % 64 == 0 and 0 <= found - ctypes.addressof(memory) < 64

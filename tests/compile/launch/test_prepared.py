@@ -16,8 +16,8 @@ from torch import Tensor
 from tests.support.fake_cuda import FakeCuda
 from tunefa.compile.launch import prepared
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
-from tunefa.compile.launch.driver import TensorMap
 from tunefa.compile.launch.prepared import MAX_MAPS, Entry, PreparedLaunch
+from tunefa.compile.launch.tensor_map import TensorMap
 
 ENTRY = Entry(device=0, function=0xF00, grid=(5, 2, 3), threads=128, smem_bytes=4096)
 MAP = TensorMap(

@@ -14,9 +14,9 @@ from torch import Tensor
 from tests.support.fake_cuda import FakeCuda
 from tests.support.resizable_launch import start
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
-from tunefa.compile.launch.driver import TensorMap
 from tunefa.compile.launch.prepared import Entry, PreparedLaunch
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
+from tunefa.compile.launch.tensor_map import TensorMap
 
 MAP = TensorMap(
     dtype=9, element_bytes=2, shape=(2, 8, 100, 64), strides=(51200, 64, 512, 1),
@@ -43,6 +43,10 @@ def of_triton(tensor: int) -> list[Parameter]:
 PLAIN: list[Parameter] = [
     Descriptor(0, MAP), Descriptor(1, MAP), Pointer(2), i32(7), i32(8), Value(struct.pack("f", 0.5))
 ]  # fmt: skip
+IN_PANELS: list[Parameter] = [
+    *(Descriptor(tensor, replace(MAP, box=(1, 1, 64, 32), by_panels=True)) for tensor in (0, 1)),
+    *PLAIN[2:],
+]
 WITH_SHAPES: list[Parameter] = [
     *of_triton(0), *of_triton(1), Pointer(2), i32(7), i32(8), Value(struct.pack("f", 0.5))
 ]  # fmt: skip
@@ -64,7 +68,9 @@ def resizable(
     return cuda, launch, ResizableLaunch.of(launch, 3, FIRST)
 
 
-@pytest.mark.parametrize("parameters", [PLAIN, WITH_SHAPES], ids=["cuda", "triton"])
+@pytest.mark.parametrize(
+    "parameters", [PLAIN, IN_PANELS, WITH_SHAPES], ids=["cuda", "panels", "triton"]
+)
 def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any) -> None:
     for entry in (ENTRY, replace(ENTRY, overlaps_kernel_before=True)):
         cuda, _, quick = resizable(parameters, entry)

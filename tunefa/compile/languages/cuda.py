@@ -21,7 +21,8 @@ The `.py` defines
   - `(tensor, axis)` (an int): the current length of that axis of one of `tensors`;
   - a number or structure of ctypes (`c_int(7)`), passed by value;
   - `{"map": tensor, "box": sizes, "swizzle_bytes": 128}`: a CUtensorMap of one of `tensors`, for a
-    `const __grid_constant__` parameter; with `shape` and `strides` if the map is of another view;
+    `const __grid_constant__` parameter; with `shape` and `strides` if the map is of another view,
+    and with `by_panels` if a copy brings whole rows, one panel as wide as the box after the other;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read the tensors;
 * optionally `specialize(workload, config, sms) -> dict`: for a config that is the best of another
   workload, better values for this one, of parameters that only the host side reads.

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tunefa.compile.launch.driver import MAP_BYTES, TensorMap
+from tunefa.compile.launch.tensor_map import MAP_BYTES, TensorMap
 
 
 @dataclass(unsafe_hash=True, slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tunefa.compile.contract import CompileError
 from tunefa.compile.launch.arguments import Descriptor, Parameter, Value, length, place, pointer
-from tunefa.compile.launch.driver import TensorMap
+from tunefa.compile.launch.tensor_map import TensorMap
 
 # CUtensorMapDataType and CUtensorMapSwizzle (cuda.h).
 _TYPES = {"torch.float16": 6, "torch.float32": 7, "torch.bfloat16": 9, "torch.float8_e4m3fn": 0}
@@ -72,5 +72,6 @@ def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Par
         box=tuple(argument["box"]),
         swizzle=_SWIZZLES[argument["swizzle_bytes"]],
         fill_nan=False,
+        by_panels=argument.get("by_panels", False),
     )
     return [Descriptor(at, map)]

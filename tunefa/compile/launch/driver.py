@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import struct
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tunefa.spec.rounding import round_up
-
 SUCCESS = 0
 INVALID_CONTEXT = 201
 """CUDA_ERROR_INVALID_CONTEXT: the thread has no current context, such as a new thread."""
-MAP_BYTES = 128
-"""sizeof(CUtensorMap)."""
-MAP_ALIGNMENT = 64
 _NON_BLOCKING = 1
 _RELAXED = 2
-_NO_INTERLEAVE, _L2_PROMOTION_128B = 0, 2
-_FILL_ZERO, _FILL_NAN = 0, 1
 _MAX_DYNAMIC_SMEM = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, which must be set for more than 48 KiB."""
 _UNASKED_SMEM = 48 * 1024
@@ -232,68 +224,3 @@ def library() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-
-
-# ------------------------------------------------------------------------------------- tensor maps
-
-
-@dataclass(unsafe_hash=True)  # not frozen: that takes three times as long to make
-class TensorMap:
-    """The contents of a CUtensorMap (a TMA descriptor), except for the tensor's address.
-
-    There are at most five axes, in PyTorch's order; the last one is contiguous. The driver gets the
-    same arguments as from Triton's launcher (backends/nvidia/driver.c).
-    """
-
-    dtype: int
-    """A CUtensorMapDataType."""
-    element_bytes: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """In elements."""
-    box: tuple[int, ...]
-    """Elements that one copy loads, for each axis."""
-    swizzle: int
-    """A CUtensorMapSwizzle."""
-    fill_nan: bool
-    """Whether elements outside of the tensor are read as NaN, not as 0."""
-
-    def at(self, address: int, driver: Driver, device: int) -> ctypes.Array[ctypes.c_ubyte]:
-        """Returns memory with the map of a tensor at `address`, at `aligned(memory)`."""
-        memory = _MAP_MEMORY()
-        arguments = self.arguments(c_void_p(aligned(memory)), c_void_p(address))
-        driver.call_on(device, "cuTensorMapEncodeTiled", *arguments)
-        return memory
-
-    def arguments(self, place: Any, tensor: Any) -> tuple[Any, ...]:
-        """Returns those of cuTensorMapEncodeTiled: the fifth and the sixth hold lengths and steps
-        in bytes, the contiguous axis first. Python's ints are passed as C's int."""
-        return place, self.dtype, len(self.shape), tensor, *self._after()
-
-    def _after(self) -> tuple[Any, ...]:
-        """The arguments after the tensor's address."""
-        rank = len(self.shape)
-        longs, words = _longs_and_words(rank)
-        # The driver's first axis is the contiguous one, whose stride it does not take.
-        steps = [self.element_bytes * step for step in reversed(self.strides[:-1])]
-        return (
-            longs.pack(*reversed(self.shape)),
-            longs.pack(*steps, 0),
-            words.pack(*reversed(self.box)),
-            words.pack(*[1] * rank),
-            *(_NO_INTERLEAVE, self.swizzle, _L2_PROMOTION_128B),
-            _FILL_NAN if self.fill_nan else _FILL_ZERO,
-        )
-
-
-@functools.cache
-def _longs_and_words(count: int) -> tuple[struct.Struct, struct.Struct]:
-    return struct.Struct(f"{count}Q"), struct.Struct(f"{count}I")
-
-
-_MAP_MEMORY = ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT - 1)
-
-
-def aligned(memory: Any) -> int:
-    """Returns the first address in a ctypes object that is aligned for a CUtensorMap."""
-    return round_up(ctypes.addressof(memory), MAP_ALIGNMENT)

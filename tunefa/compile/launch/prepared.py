@@ -22,7 +22,8 @@ from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
 from tunefa.compile.launch.blocks import STREAM_AT
-from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
+from tunefa.compile.launch.driver import SUCCESS, Driver
+from tunefa.compile.launch.tensor_map import TensorMap, aligned
 
 MAX_MAPS = 64
 """How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
@@ -213,7 +214,7 @@ class _Maps:
             self._count(-1)
         memory = self._map.at(address, self._driver, self._device)
         self._memory[address] = memory
-        self.known[address] = drivers.aligned(memory)
+        self.known[address] = aligned(memory)
         self._count(1)
         return self.known[address]
 

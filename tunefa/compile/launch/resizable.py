@@ -22,8 +22,9 @@ from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
 from tunefa.compile.launch.blocks import STREAM_AT
-from tunefa.compile.launch.driver import MAP_ALIGNMENT, MAP_BYTES, SUCCESS
+from tunefa.compile.launch.driver import SUCCESS
 from tunefa.compile.launch.prepared import PreparedLaunch, overlap_attributes
+from tunefa.compile.launch.tensor_map import MAP_ALIGNMENT, MAP_BYTES, aligned
 
 Sizes = tuple[int, ...]
 """The shape of a tensor, with heads first if it has heads, then its strides, in elements."""
@@ -72,7 +73,7 @@ class ResizableLaunch:
         self._device, self._attributes = entry.device, overlap_attributes(entry)
         self._lock = threading.Lock()
         self._maps, self._map_bytes = self._new_maps()
-        self._addresses = (drivers.aligned(self._block),) * tensors
+        self._addresses = (aligned(self._block),) * tensors
         """The addresses of the tensors of the last call; of some memory before the first one."""
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
@@ -165,7 +166,7 @@ class ResizableLaunch:
         block, and the memory of all maps."""
         different = dict.fromkeys(each for each in self._parameters if isinstance(each, Descriptor))
         memory = (ctypes.c_ubyte * (len(different) * MAP_BYTES + MAP_ALIGNMENT - 1))()
-        first = drivers.aligned(memory)
+        first = aligned(memory)
         found = {
             each: _Map(self.driver, self.entry.device, each, first + number * MAP_BYTES)
             for number, each in enumerate(different)
@@ -200,8 +201,11 @@ class _Map:
         self.tensor, self.place = parameter.tensor, place
         self._driver, self._device = driver, device
         self._bytes = parameter.map.element_bytes
-        rank = len(parameter.map.shape)
-        self._rank, self._lengths = rank, (ctypes.c_uint64 * (2 * rank))()
+        self._map, rank = parameter.map, parameter.map.axes
+        self._has_heads = len(parameter.map.shape) == AXES
+        self._width = parameter.map.box[-1] * parameter.map.by_panels
+        """Columns of a panel."""
+        self._lengths = (ctypes.c_uint64 * (2 * rank))()
         self._pack_into = struct.Struct(f"{2 * rank}Q").pack_into
         self._tensor_at = ctypes.c_void_p()
         lengths, of_map = ctypes.addressof(self._lengths), blocks.as_argument(place)
@@ -217,14 +221,20 @@ class _Map:
 
     def describe(self, sizes: Sizes, address: int) -> None:
         """Makes it the map of a tensor with these sizes at an address."""
-        rank, each = self._rank, self._bytes
-        if rank == AXES:  # most are, and this takes a third of the time
+        each = self._bytes
+        lengths: Sequence[int]
+        if self._has_heads:  # most have, and this takes a third of the time
             batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
             of_row, of_head, of_batch = each * of_row, each * of_head, each * of_batch
-            lengths: Sizes = (columns, rows, heads, batch, of_row, of_head, of_batch, 0)
+            width = self._width
+            if width:
+                first = width, rows, -(-columns // width), heads, batch, of_row, each * width
+                lengths = *first, of_head, of_batch, 0
+            else:
+                lengths = columns, rows, heads, batch, of_row, of_head, of_batch, 0
         else:
-            others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
-            lengths = *sizes[rank - 1 :: -1], *others, 0
+            rank = len(self._map.shape)
+            lengths = self._map.lengths(sizes[:rank], sizes[rank:])
         self._pack_into(self._lengths, 0, *lengths)
         self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:

@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from tunefa.compile.launch.arguments import Descriptor, Parameter, Value, length, place, pointer
-from tunefa.compile.launch.driver import TensorMap
 from tunefa.compile.launch.prepared import Entry
+from tunefa.compile.launch.tensor_map import TensorMap
 
 _NUMBERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
