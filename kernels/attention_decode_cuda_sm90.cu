@@ -11,7 +11,15 @@
 //      warp 2    leaves  8 - 11    + warp 3    |
 //      warp 3    leaves 12 - 15    |
 //
-// Copies go on meanwhile: those of the CTA's next split begin before the last one is computed.
+// Copies go on meanwhile: those of the CTA's next split begin before the last one is computed. A copy
+// brings whole rows, of a block or of a page. A block lies in shared memory as
+//
+//      box 0 (of BOX_ROWS rows)                 box 1 ...
+//      panel 0 (128 bytes a row)  panel 1 ...   panel 0 ...
+//
+// While the kernel before still runs, a CTA finds its first split by what the lengths are so far, and
+// brings the queries and the first blocks to the L2 cache. If the lengths are others then, it finds
+// the split anew.
 
 #include "cuda/bulk_copy.cuh"
 #include "cuda/decode_rows.cuh"
@@ -76,7 +84,7 @@
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0, "TMA copies 128 bytes of a row");
 static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and 8 query rows");
 static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BLOCK_N == 0 ||
-                  (BLOCK_N % PAGE_SIZE == 0 && PAGE_SIZE % 8 == 0),
+                  (BLOCK_N % PAGE_SIZE == 0 && PAGE_SIZE % 16 == 0),
               "a block has whole pages, or a page whole blocks");
 static_assert(LEAF_KEYS % BLOCK_N == 0, "a leaf has whole blocks");
 static_assert(num_warps <= 8 && (num_warps & (num_warps - 1)) == 0, "warps add up in pairs");
@@ -86,13 +94,26 @@ constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES %
 constexpr int THREADS = 32 * num_warps;
 constexpr int WARPS_LOG2 = num_warps == 1 ? 0 : num_warps == 2 ? 1 : num_warps == 4 ? 2 : 3;
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
+constexpr int BOXES = BLOCK_N / BOX_ROWS;  // of a block, at most four
+constexpr int ROWS_OF_PAGE = PAGE_SIZE ? PAGE_SIZE : 1 << 30;
+
+// A block of K or V, of 16-bit columns.
+template <int COLUMNS>
+struct Block {
+    typedef SmemTile<BOX_ROWS, COLUMNS> Box;
+    static constexpr int BYTES = BOXES * Box::BYTES;
+
+    static DEVICE int at(int row, int chunk, int lane_row, int next = 0) {
+        return row / BOX_ROWS * Box::BYTES + Box::at(row % BOX_ROWS, chunk, lane_row, next);
+    }
+};
 
 struct Shape {
     static constexpr int N_TILES = BLOCK_M / 8, D_STEPS = HEAD_DIM / 16;
     static constexpr int S_TILES = BLOCK_N / 16, O_TILES = HEAD_DIM_V / 16;
     static constexpr bool IS_BF16 = BF16, IS_E4M3 = E4M3_CACHE;
-    typedef SmemTile<BLOCK_N, HEAD_DIM * KV_BYTES / 2> KTile;
-    typedef SmemTile<BLOCK_N, HEAD_DIM_V * KV_BYTES / 2> VTile;
+    typedef Block<HEAD_DIM * KV_BYTES / 2> KTile;
+    typedef Block<HEAD_DIM_V * KV_BYTES / 2> VTile;
 };
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
@@ -119,58 +140,7 @@ static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS 
               "each stage has a barrier");
 
 #include "cuda/decode_pipeline.cuh"
-
-// Loads the queries of a KV head as operands of mma.sync; rows that do not exist become zero. Row r
-// of a tile is query r / GROUP of query head r % GROUP of the KV head.
-DEVICE void load_queries(Queries& to, const Element* q, const Strides& strides, int seqlen_q) {
-    const int lane = threadIdx.x % 32;
-    // The words of a lane: dimensions d, d + 1, d + 8 and d + 9 of 16, or d to d + 3.
-    constexpr int WIDTH = E4M3_CACHE ? 4 : 2, NEXT = E4M3_CACHE ? 1 : 4;
-#pragma unroll
-    for (int n = 0; n < Shape::N_TILES; ++n) {
-        const int row = 8 * n + lane / 4, query = row / GROUP;
-        const Element* from = q + (row % GROUP) * strides.head + (long long)query * strides.row;
-        const u32* words = reinterpret_cast<const u32*>(from + WIDTH * (lane % 4));
-#pragma unroll
-        for (int step = 0; step < Shape::D_STEPS; ++step) {
-            to[step][n][0] = query < seqlen_q ? words[8 * step] : 0;
-            to[step][n][1] = query < seqlen_q ? words[8 * step + NEXT] : 0;
-        }
-    }
-}
-
-// Turns queries from bf16 into fp16: each row times the power of two with which its greatest
-// magnitude is from 2^14 to 2^15. Numbers keep all bits where they are at least 2^-28 of that.
-// `factors` is multiplied by what undoes that.
-DEVICE void to_fp16(Queries& q, Factors& factors) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < Shape::N_TILES; ++n) {
-        u32 greatest = 0;  // the order of magnitudes is that of their bits
-#pragma unroll
-        for (int step = 0; step < Shape::D_STEPS; ++step)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-                greatest = max(greatest, max(q[step][n][i] << 16 & 0x7fff0000u,
-                                             q[step][n][i] & 0x7fff0000u));
-        greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 1));
-        greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 2));
-        const int exponent = max((int)(greatest >> 23), 15);
-        const float scale = __int_as_float((268 - exponent) << 23);
-        const float undone = __int_as_float((exponent - 14) << 23);
-#pragma unroll
-        for (int step = 0; step < Shape::D_STEPS; ++step)
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const u32 two = q[step][n][i];
-                q[step][n][i] = cvt_16bit_x2<false>(__uint_as_float(two << 16) * scale,
-                                                    __uint_as_float(two & 0xffff0000u) * scale);
-            }
-#pragma unroll
-        for (int i = 0; i < 2; ++i)  // from row lane / 4 to those of scores
-            factors[n][i] *= __shfl_sync(~0u, undone, 8 * (lane % 4) + 4 * i);
-    }
-}
+#include "cuda/decode_queries.cuh"
 
 // Sets the scores of keys that a row does not see to -inf. The block begins at key `first`.
 DEVICE void mask(QueryRows::Scores& s, const Split& split, const Sizes& sizes, int first) {
@@ -203,32 +173,6 @@ DEVICE void soft_cap(QueryRows::Scores& s, const Factors& tanh_scale) {
             for (int i = 0; i < 4; ++i)
                 asm("tanh.approx.f32 %0, %1;" : "=f"(s[t][n][i]) : "f"(s[t][n][i] * tanh_scale[n][i % 2]));
 }
-
-// The queries of a split, and what their scores are multiplied by.
-struct SplitQueries {
-    Queries q;
-    Factors before_tanh, scale_log2;  // without a soft-cap, there is the second one alone
-
-    DEVICE void load(const Element* from, const Strides& strides, const Split& split,
-                     const Sizes& sizes, const float* k_descale) {
-        load_queries(q, from + split.sequence * strides.batch + split.head_kv * GROUP * strides.head,
-                     strides, sizes.seqlen_q);
-        Factors& first = SOFTCAP ? before_tanh : scale_log2;
-        // A factor of 0, of keys that are 0, would make NaN of the -inf of masked scores.
-        const float descale =
-            E4M3_CACHE ? fmaxf(k_descale[split.sequence * sizes.k_descale_sequence +
-                                         split.head_kv * sizes.k_descale_head], 1e-30f)
-                       : 1.0f;
-#pragma unroll
-        for (int n = 0; n < Shape::N_TILES; ++n)
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                if (SOFTCAP) scale_log2[n][i] = sizes.scale_log2;
-                first[n][i] = (SOFTCAP ? sizes.tanh_scale : sizes.scale_log2) * descale;
-            }
-        if constexpr (E4M3_CACHE && BF16) to_fp16(q, first);
-    }
-};
 
 // Attends the rows to the block at the cursor.
 DEVICE void attend_block(QueryRows& rows, const SplitQueries& queries, Pipeline& pipeline,
@@ -334,6 +278,29 @@ DEVICE void attend_leaves(QueryRows& rows, const SplitQueries& q, Pipeline& pipe
     } while (at.key < end);
 }
 
+// Waits for the kernel before, and puts the pipeline at the CTA's first split. It is found before the
+// wait, so that its first block and its queries come to the L2 cache, and once more if the lengths
+// have become others.
+DEVICE void find_first_split(Pipeline& pipeline, Cache& cache, const Sizes& sizes,
+                             const int* seqlens, const Element* q, const Strides& q_strides) {
+    const Lengths early(sizes, seqlens, true);
+    cache.lengths = early;
+    cache.height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, early);
+    pipeline.at.begin(sizes, cache, blockIdx.x);
+    pipeline.prefetch(sizes, cache);
+    if (pipeline.at.has_work() && threadIdx.x < 32)
+        prefetch_queries(queries_of(q, q_strides, pipeline.at.split), q_strides, sizes.seqlen_q);
+
+    wait_for_kernel_before();
+    launch_dependents();  // after it, so that the lengths are there when the second kernel starts
+    pipeline.find_pages(sizes, cache);  // while the lengths are on their way
+    cache.lengths = Lengths(sizes, seqlens, false);
+    if (cache.lengths.are_the_same(sizes, early)) return;
+    cache.height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths);
+    pipeline.at.begin(sizes, cache, blockIdx.x);
+    pipeline.pages_of = -1;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     attention_decode(const Element* q, const __grid_constant__ TensorMap k_map,
                      const __grid_constant__ TensorMap v_map, Element* out, float* lse,
@@ -347,25 +314,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 
     Pipeline pipeline;
     pipeline.init(smem, warp, k_map, v_map);
-    wait_for_kernel_before();
-    launch_dependents();  // after it, so that the lengths are there when the second kernel starts
-    const Lengths lengths(sizes, seqlens);
-    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
-    const Cache cache = {&k_map, &v_map, table, lengths, height};
-    pipeline.at.begin(sizes, cache, blockIdx.x);
+    Cache cache = {&k_map, &v_map, table};
+    find_first_split(pipeline, cache, sizes, seqlens, q, q_strides);
     Cursor at = pipeline.at;
-#pragma unroll 1  // copies of the loop would be fetched from memory before the first key
-    for (int stage = 0; stage < num_stages; ++stage) pipeline.fetch(sizes, cache);
+    pipeline.fetch(sizes, cache);
 
     QueryRows rows;
     SplitQueries queries;
     Reader reader = {0, 0};
+    int filled = 1;  // stages
     for (; at.has_work(); at.follow(sizes, cache, pipeline.at)) {
         const Split split = at.split;
-        queries.load(q, q_strides, split, sizes, k_descale);
+        queries.load(queries_of(q, q_strides, split), q_strides, split, sizes, k_descale);
+#pragma unroll 1  // copies of the loop would be fetched from memory before the first key
+        for (; filled < num_stages; ++filled) pipeline.fetch(sizes, cache);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
                       smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
-        merge_warps(rows, smem, split.busy_warps(height));
+        merge_warps(rows, smem, split.busy_warps(cache.height));
         if (warp == 0) outputs.write(rows, split, sizes);
     }
 }

@@ -11,7 +11,8 @@ them. What differs:
 * TMA copies keys and values, which threads need no registers or instructions for. Each warp has a
   pipeline of its own, and warps meet only at the end of a split, so that none waits for another;
 * copies go on over the end of a split: those of the next one begin before it is computed;
-* both kernels start while the kernel before them runs, by programmatic dependent launch.
+* both kernels start while the kernel before them runs, by programmatic dependent launch, and the
+  first one brings what it reads first to the L2 cache meanwhile.
 
 Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 16 query
 rows, or 32 up to head_dim 128.
@@ -171,13 +172,11 @@ def arguments(tensors, spec):
     q, k, v, out, lse, seqlens, *_, partial, ends = tensors
     workload, config = spec.workload, spec.config
     table, sinks = table_and_sinks(tensors, workload)
-    rows = config["BLOCK_N"]
-    if workload.page_size:
-        rows = min(rows, workload.page_size)
+    rows = min(config["BLOCK_N"], workload.page_size or config["BLOCK_N"])
     widest = 128 if workload.head_dim % 128 == workload.head_dim_v % 128 == 0 else 64
     panel = widest if workload.e4m3cache else 128
     box = (1, 1, rows, panel // workload.kv_bytes)
-    maps = [{"map": each, "box": box, "swizzle_bytes": panel} for each in (k, v)]
+    maps = [{"map": each, "box": box, "swizzle_bytes": panel, "by_panels": True} for each in (k, v)]
     return (_ctas(spec, partial.shape[1]), 1, 1), [
         q, *maps, out, lse, seqlens, table, sinks, *descales(tensors, workload), partial, ends,
         _strides(q), _strides(out), _sizes(tensors, spec),

@@ -80,14 +80,13 @@
 // zeros.
 //
 // With DEPENDENT_LAUNCH CTAs start while the kernel before ends (programmatic dependent launch), and
-// know their first tile after one load. Q, which is read once, is what the L2 cache evicts first.
+// bring what they read first to the L2 cache meanwhile. Q is read once, so that cache evicts it first.
 //
 // With e4m3 scores and outputs are multiplied by scales of each KV head, and the output is bf16.
 // Queries with more than 128 columns are kept in registers, because shared memory, which each
 // product reads, is the bottleneck. A kernel that runs first writes V^T (cuda/transpose_e4m3.cuh),
-// and sums are accumulated at two levels (cuda/two_level_sums.cuh). With FP16_PV that kernel writes
-// V in fp16 instead (cuda/widen_e4m3.cuh), and probabilities are in fp16 too: such sums need no
-// second level.
+// and sums are accumulated at two levels (cuda/two_level_sums.cuh). With FP16_PV it writes V in fp16
+// (cuda/widen_e4m3.cuh), probabilities are in fp16 too, and sums need no second level.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -165,8 +164,8 @@
 #elif WIDEN_V
 #include "cuda/widen_e4m3.cuh"
 #else
+#include "cuda/cache_hints.cuh"
 #include "cuda/dependent_launch.cuh"
-#include "cuda/tma_hints.cuh"
 #include "cuda/wgmma.cuh"
 
 // ------------------------------------------------------------------------------- derived constants
@@ -306,19 +305,20 @@ DEVICE WorkInfo load_work_info(const int* tiles, int i, int last_cta_offset) {
     return {entry.x, entry.y, entry.z, entry.w, cluster_row};
 }
 
-// The CTA has rows [first, first + count) of `tiles`. What `schedule` has is written in
-// hopper/tile_table.py and, with DEPENDENT_LAUNCH, in hopper/first_tiles.py.
+// The CTA has rows [first, first + count) of `tiles`. hopper/tile_table.py says what `schedule` has,
+// and with DEPENDENT_LAUNCH hopper/first_tiles.py.
 DEVICE int first_tile(const int* schedule) {
     return schedule[DEPENDENT_LAUNCH ? 8 * blockIdx.x : blockIdx.x];
 }
 DEVICE int tile_count(const int* schedule, int first) {
-    return DEPENDENT_LAUNCH ? schedule[8 * blockIdx.x + 1] : schedule[blockIdx.x + 1] - first;
+    return schedule[DEPENDENT_LAUNCH ? 8 * blockIdx.x + 8 : blockIdx.x + 1] - first;
 }
+// What `load_work_info` gives for the first tile. Not for consumers, whose loop it would slow down.
 DEVICE WorkInfo load_first_work_info(const int* schedule, const int* tiles, int first,
                                      int last_cta_offset) {
     if (!DEPENDENT_LAUNCH) return load_work_info(tiles, first, last_cta_offset);
     int4 entry = ((const int4*)schedule)[2 * blockIdx.x + 1];
-    return {entry.x, entry.y, entry.z, entry.w, schedule[8 * blockIdx.x + 2]};
+    return {entry.x, entry.y, entry.z, entry.w, schedule[8 * blockIdx.x + 1]};
 }
 
 // The number of key blocks, from the first on, that some of the query rows [row, row + rows) sees:

@@ -25,8 +25,8 @@ The .cu describes the algorithm. What each parameter trades:
                           from L2, and each waits for the slower
     L2_SECTION_MB         causal: MiB of K and V of the heads whose tiles are worked on together, so
                           that they stay in the L2 cache
-    DEPENDENT_LAUNCH      1: CTAs start while the kernel before ends, know their first tile early,
-                          and the L2 cache evicts Q first: less time for short calls, more for long
+    DEPENDENT_LAUNCH      1: CTAs start while the kernel before ends, and bring what they read first
+                          to the L2 cache meanwhile: less time for short calls
     FP16_PV               1: with e4m3, probabilities and V are multiplied in fp16. That takes the
                           tensor cores twice as long, but probabilities are rounded to 11 bits and
                           not to 4, and sums need no second level

@@ -25,7 +25,7 @@ def sources() -> list[Path]:
 WHOLE = {
     "kernels/attention_fwd_cuda_sm80.cu: a kernel": 49,
     "kernels/cuda/attention_consumer.cuh: consume": 76,
-    "kernels/cuda/attention_producer.cuh: produce": 47,
+    "kernels/cuda/attention_producer.cuh: produce": 49,
 }
 """Device functions that stay whole, and their lines: split, they compile to other machine code."""
 

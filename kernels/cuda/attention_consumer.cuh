@@ -278,7 +278,7 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
                {barriers}, {barriers}, {barriers}};
     int first = first_tile(schedule), count = tile_count(schedule, first);
     int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    WorkInfo next_work = load_first_work_info(schedule, tiles, first, last_cta_offset);
+    WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
     if (DEPENDENT_LAUNCH) wait_for_kernel_before();
     int pipe_read = 0;
     if (warpgroup == WARPGROUPS - 1) c.scheduler_barrier_arrive();  // warpgroup 0 goes first

@@ -119,7 +119,7 @@ struct Row {
         if (number >= sizes.batch * heads * sizes.seqlen_q) return;
         query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
         sequence = number / sizes.seqlen_q / heads;
-        splits = splits_of(sizes, keys_of(sizes, seqlens, sequence), height);
+        splits = splits_of(sizes, keys_of(sizes, seqlens[sequence]), height);
     }
 };
 
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     launch_dependents();  // the next call's kernel waits for the end of this one
     const int warp = threadIdx.x / 32;
     const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
-    const Lengths lengths(sizes, seqlens);
+    const Lengths lengths(sizes, seqlens, false);
     const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
     const int most = most_splits(sizes, lengths, height);
     Row of_warp(sizes, seqlens, height, blockIdx.x + gridDim.x * warp);

@@ -10,6 +10,7 @@
 // so that little is written and read again, and low where there are few, so that all SMs work.
 #pragma once
 
+#include "cuda/cache_hints.cuh"
 #include "cuda/ptx.cuh"
 
 // In elements; the elements of a row are contiguous.
@@ -41,10 +42,9 @@ DEVICE float descale_of_values(const float* descale, const Sizes& sizes, int seq
 // Returns x / by, where `inverse` is 2^32 / by + 1, both rounded down: exact below 2^32 / by.
 DEVICE int divided(int x, int by, u32 inverse) { return by == 1 ? x : (int)__umulhi(x, inverse); }
 
-// The keys of a sequence. A length beyond the cache counts as a full one, and one below 0 as 0.
-DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {
-    return max(min(seqlens[sequence], sizes.most_keys), 0);
-}
+// The keys of a sequence of that length. One beyond the cache counts as a full one, and one below 0
+// as 0.
+DEVICE int keys_of(const Sizes& sizes, int length) { return max(min(length, sizes.most_keys), 0); }
 
 DEVICE int shifted_up(int count, int shift) { return (count + (1 << shift) - 1) >> shift; }
 
@@ -65,20 +65,34 @@ struct Leaves {
 };
 
 // The keys of all sequences. Each lane has those of the sequence with its number in a register.
+// is_early: the kernel before may still write them.
 struct Lengths {
     const int* seqlens;
+    bool is_early;
     int keys;
 
-    DEVICE Lengths(const Sizes& sizes, const int* seqlens) : seqlens(seqlens), keys(0) {
+    DEVICE Lengths() {}
+    DEVICE Lengths(const Sizes& sizes, const int* seqlens, bool is_early)
+        : seqlens(seqlens), is_early(is_early), keys(0) {
         const int lane = threadIdx.x % 32;
-        if (lane < sizes.batch) keys = keys_of(sizes, seqlens, lane);
+        if (lane < sizes.batch) keys = load(sizes, lane);
+    }
+
+    DEVICE int load(const Sizes& sizes, int sequence) const {
+        const int* from = seqlens + sequence;
+        return keys_of(sizes, is_early ? ld_early(from) : *from);
+    }
+
+    // All lanes take part. Those of more than 32 sequences are not compared.
+    DEVICE bool are_the_same(const Sizes& sizes, const Lengths& as) const {
+        return sizes.batch <= 32 && !__any_sync(~0u, keys != as.keys);
     }
 
     // The keys of the lane's sequence from `first` on; 0 where there is none.
     DEVICE int of_lane(const Sizes& sizes, int first) const {
         const int sequence = first + threadIdx.x % 32;
         if (first == 0) return keys;
-        return sequence < sizes.batch ? keys_of(sizes, seqlens, sequence) : 0;
+        return sequence < sizes.batch ? load(sizes, sequence) : 0;
     }
 };
 

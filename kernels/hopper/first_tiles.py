@@ -8,10 +8,9 @@ def tables(spec, device):
     """Returns (schedule, tiles). `tiles` is that of `tile_table.tables`; so is `schedule` without
     DEPENDENT_LAUNCH.
 
-    With DEPENDENT_LAUNCH row i of `schedule` is (first row of `tiles`, number of rows, cluster row
-    of the first tile, 0, and the first tile itself), for CTA i. The cluster row is the first query
-    row of the cluster's tile that sees the most keys. The last row is zeros: callers take the
-    number of CTAs to be one less than that of the rows.
+    With DEPENDENT_LAUNCH row i of `schedule` is (first row of `tiles`, cluster row of the first
+    tile, 0, 0, and the first tile itself), for CTA i. The cluster row is the first query row of the
+    cluster's tile that sees the most keys. The last row has the end of `tiles`, and zeros.
     """
     if not spec.config["DEPENDENT_LAUNCH"]:
         return tile_table.tables(spec, device)
@@ -28,7 +27,7 @@ def _tables(spec, device):
     begins, counts = ends[:-1], np.diff(ends)
     ranks = np.arange(len(begins)) % cluster
     made = np.zeros((len(ends), 8), dtype=np.int32)
-    made[:-1, 0], made[:-1, 1] = begins, counts
-    made[:-1, 2] = table[begins + (cluster - 1 - ranks) * counts, 3]
+    made[:, 0] = ends
+    made[:-1, 1] = table[begins + (cluster - 1 - ranks) * counts, 3]
     made[:-1, 4:] = table[begins]
     return torch.from_numpy(made).to(device), tiles.to(device)

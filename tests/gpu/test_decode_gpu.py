@@ -156,6 +156,27 @@ def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
         torch.testing.assert_close(out.double(), in_pytorch(tensors), atol=2e-2, rtol=2e-2)
 
 
+def test_the_kernel_before_may_write_lengths_and_pages() -> None:
+    """A call in a graph starts while the kernel before it runs, and reads what that has written."""
+    cases = [[900, 17, 400, 1], [3, 800, 0, 64], [0, 0, 0, 1024], [900, 17, 401, 1], [1024] * 4]
+    given = [cache(lengths, seed=seed, room=1024) for seed, lengths in enumerate(cases)]
+    wanted = [run(each) for each in given]
+    (mine, outs), zero = (given[0], [torch.empty_like(each) for each in wanted]), torch.tensor(0)
+    assert mine.block_table is not None
+    lengths, table = mine.seqlens.clone(), mine.block_table.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for each, out in zip(given * 3, outs * 3, strict=True):
+            assert each.block_table is not None
+            torch.add(each.block_table, zero, out=table)
+            torch.add(each.seqlens, zero, out=lengths)
+            run(each._replace(seqlens=lengths, block_table=table), out=out)
+    for out in outs:
+        out.fill_(torch.nan)
+    graph.replay()
+    assert all(map(torch.equal, outs, wanted))
+
+
 def test_new_keys_are_appended_on_the_device() -> None:
     tensors = cache([30, 0, 63, 100])
     new = torch.randn(2, 4, 1, 2, 128, device="cuda", dtype=torch.bfloat16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,32 @@ def test_sequences_may_have_any_lengths(lengths: list[int], tmp_path: Path) -> N
         assert out[number].isfinite().all()
         assert bool((out[number] == 0).all()) == (keys <= 0)
         assert bool((lse[number] == -math.inf).all()) == (keys <= 0)
+
+
+STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
+
+
+@pytest.mark.parametrize("text", ["h8_kv2_q1_k900_d128_bf16", "h4_kv1_q2_k900_d64_fp16_page16"])
+def test_lengths_may_change_until_the_kernel_before_has_ended(text: str, tmp_path: Path) -> None:
+    """What a CTA reads before its wait is taken from behind the lengths."""
+    workload, tensors = made(f"b3_{text}")
+
+    def reads_stale_lengths(source: str) -> str:
+        (early,) = re.findall(r"const Lengths early\(sizes, seqlens, true\);", source)
+        return source.replace(early, early.replace("seqlens", "seqlens + sizes.batch"))
+
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, reads_stale_lengths)
+    found = []
+    for stale in ([*tensors[5].tolist()], *STALE):
+        lengths = torch.tensor([*tensors[5].tolist(), *stale], dtype=torch.int32)
+        given = (*tensors[:5], lengths[:3], *tensors[6:])
+        for output in tensors[3:5]:
+            output.fill_(torch.nan)
+        run(given, workload, Mode.LATE_LOADS, sms=20)
+        found.append([output.clone() for output in tensors[3:5]])
+    assert found[0][0].isfinite().all()
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
 
 
 @given(divisor=st.integers(1, 5000), share=st.floats(0, 1), above=st.integers(-1, 1))

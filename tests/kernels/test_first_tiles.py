@@ -32,8 +32,9 @@ def test_a_row_holds_what_the_kernel_would_read_from_both_tables(text: str, clus
     assert table.equal(plain) and len(made) == len(ends) and made.is_contiguous()
     for cta, (first, end) in enumerate(itertools.pairwise(ends.tolist())):
         last_of_cluster = first + (cluster - 1 - cta % cluster) * (end - first)
-        row = [first, end - first, int(table[last_of_cluster, 3]), 0, *table[first].tolist()]
+        row = [first, int(table[last_of_cluster, 3]), 0, 0, *table[first].tolist()]
         assert made[cta].tolist() == row
+    assert made[:, 0].equal(ends)
 
 
 def test_both_kinds_of_tables_are_kept_apart() -> None:

@@ -212,8 +212,9 @@ def test_what_two_folders_share_is_found_when_it_is_imported_late(
 def test_the_sources_of_a_cuda_kernel_are_all_that_it_includes() -> None:
     made = kernels.load("attention_fwd_cuda_sm90")
     folder = made.source.parent
-    included = ("attention_consumer.cuh", "attention_producer.cuh", "dependent_launch.cuh",
-                "e4m3.cuh", "numbers.cuh", "ptx.cuh", "tma_hints.cuh", "transpose_e4m3.cuh",
+    included = ("attention_consumer.cuh", "attention_producer.cuh", "cache_hints.cuh",
+                "dependent_launch.cuh",
+                "e4m3.cuh", "numbers.cuh", "ptx.cuh", "transpose_e4m3.cuh",
                 "two_level_sums.cuh", "warpgroup_rows.cuh", "wgmma.cuh",
                 "widen_e4m3.cuh")  # fmt: skip
     assert set(made.sources) == {

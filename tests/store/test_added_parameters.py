@@ -26,8 +26,9 @@ def test_values_are_in_the_space_and_before_its_other_parameters(name: str) -> N
 def test_an_earlier_record_gets_them_and_its_runner_up_too(count: int) -> None:
     """Parameters are added at the front, so the oldest records lack the most."""
     name, record = "attention_fwd_cuda_sm90", measured("fwd_q4096")
-    config = kernels.load(name).default(record.workload, SM90)
-    lacking = list(added_parameters.ADDED[name])[:count]
+    added = added_parameters.ADDED[name]
+    config = {**kernels.load(name).default(record.workload, SM90), **added}
+    lacking = list(added)[:count]
     earlier = {key: value for key, value in config.items() if key not in lacking}
     certificate = {"runner_up": {"config": earlier, "slower_by": {"low": 0.1}}}
     made = replace(record, kernel=name, config=earlier, certificate=certificate)

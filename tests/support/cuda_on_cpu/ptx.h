@@ -82,6 +82,7 @@ template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, 
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
+inline void ld_global_cg_b32(int &to, const int *from) { to = *from; }
 template <class T> void ld_global_cg_v2_f32(List<T, 2> to, const float *from) {
     *to.at[0] = from[0], *to.at[1] = from[1];
 }
@@ -158,6 +159,19 @@ void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_byt
     load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, barrier,
                 own_mask());
 }
+template <class T>
+void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(
+    u32 to, const void *map, List<T, 5> at, u32 barrier, u64) {
+    cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(to, map, at,
+                                                                                 barrier);
+}
+// Hints. Coordinates may lie outside of the tensor.
+template <class T>
+void cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, List<T, 4>) {}
+template <class T>
+void cp_async_bulk_prefetch_tensor_5d_L2_global_tile_L2_cache_hint(const void *, List<T, 5>, u64) {
+}
+inline void prefetch_global_L2(const void *) {}
 template <class T>
 void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, List<T, 5> at,
                                                                u32 from) {
