@@ -16,6 +16,7 @@ from tests.support.hopper_on_cpu import hopper, seen
 from tests.support.resizable_launch import start
 from tunefa.compile.languages import cuda as language
 from tunefa.compile.launch.lengths import GradientSizes
+from tunefa.compile.launch.resizable import ResizableLaunch
 from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.backward import launched
 from tunefa.runtime.process import Runtime
@@ -111,6 +112,33 @@ def test_a_call_starts_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (grad.shape, grad.stride(), grad.dtype) == (x.shape, like.stride(), x.dtype)
         assert (plan._own is None) is (number < SHARED_CALLS)
         assert len(cuda.started) == 3 * (number + 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "early"),
+    [(CUDA, 128, 0), (TWO_PASS, 192, 1), pytest.param(OWN[0], 128, 0, marks=pytest.mark.slow)],
+)
+def test_gradients_are_there_before_the_kernel_that_writes_them(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, head_dim: int, early: int
+) -> None:
+    runtime, _ = hopper(monkeypatch, kernel)
+    calls = GradientCalls(2, 2, head_dim=head_dim)
+    ((plan, (tensors, given)),) = resized(runtime, calls, 1)
+    ours = plan._known[2].launches
+    assert ours.early == early
+    got: list[tuple[ResizableLaunch, tuple[int, ...]]] = []
+    monkeypatch.setattr(
+        ResizableLaunch, "start", lambda self, stream, written, at: got.append((self, at))
+    )
+    for scale in (None, 0.5):
+        got.clear()
+        grads = plan.gradients(tensors, given, scale)
+        right = [*map(Tensor.data_ptr, launched(tensors[:3], given, grads))]
+        assert len(got) == len(ours.launches)
+        for number, (launch, addresses) in enumerate(got):
+            there = 7 + early if number == 0 else 10
+            assert [*addresses[:10]] == right[:there] + [0] * (10 - there)
+            assert all(addresses[each] for each in launch.tensors), "it gets no tensor too early"
 
 
 def test_a_graph_gets_launches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ class Runtime:
         if torch._C._get_deterministic_algorithms():
             options = options._replace(deterministic=True)
         given = backward.as_kernels_take_it(given)
-        if tensors.q.is_cuda and is_usual(scale):
+        if tensors.q.is_cuda and (scale is None or is_usual(scale)):
             plan = self.backward_plan(tensors, options, given)
         else:
             call = Call.of(tensors, options, scale)

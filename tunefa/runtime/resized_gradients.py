@@ -31,12 +31,15 @@ from tunefa.store.lookup import Choice
 
 TENSORS, GRADIENTS = 10, 3
 """q, k, v, out, lse, dout, dlse, dq, dk and dv; the last are gradients of the first."""
+_NO_ADDRESSES = (0,) * GRADIENTS
+"""They stand for gradients that are not yet there."""
 Prepare = Callable[[Sequence[Tensor], float], Launch]
 """Prepares launches for a scale."""
 
 
-Started = Sequence[tuple[ResizableLaunch, Written]]
-"""The launches of a call, in their order, and what they write."""
+Started = tuple[int, Sequence[tuple[ResizableLaunch, Written]], Layout]
+"""How many gradients there must be before the first launch of a call, see `StepLaunches`; the
+launches, in their order, with what they write; and the places of their memory."""
 
 
 class Sized:
@@ -60,6 +63,9 @@ class StepLaunches:
     """The launches of a binary, for gradients of all lengths of a family."""
 
     launches: Sequence[ResizableLaunch]
+    early: int
+    """How many of dq, dk and dv there must be before the first launch: those up to the last that it
+    writes. Most write none, so that nothing is allocated before it."""
 
     @classmethod
     def of(
@@ -79,12 +85,14 @@ class StepLaunches:
             if made is None:
                 return None
             found.append(made)
-        return cls(found)
+        given = [each for each in found[0].tensors if each < TENSORS]
+        return cls(found, max(0, max(given, default=0) + 1 - (TENSORS - GRADIENTS)))
 
     def written(self, sized: Sized) -> Started:
         """Returns the launches, with what each writes for the sizes of a call."""
         pairs = zip(self.launches, sized.resizings, strict=True)
-        return [(launch, launch.written(*resizing)) for launch, resizing in pairs]
+        written = [(launch, launch.written(*resizing)) for launch, resizing in pairs]
+        return self.early, written, sized.layout
 
     def bound(self, sized: Sized, tables: Sequence[Tensor]) -> Steps:
         """Returns launches that are prepared for these lengths, which start sooner."""
@@ -157,8 +165,9 @@ class ResizedGradientPlan(Followed):
         self._facts, self._known, self._asked, self._sizes = facts, known, asked, sizes
         self.device_bytes = known[3].device_bytes
         self._sized = self._of_sizes(facts.default_scale)
-        self._written = known[2].launches.written(self._sized)
-        self._is_capturing = self._written[0][0].driver.is_capturing
+        launches = known[2].launches
+        self._written = launches.written(self._sized)
+        self._is_capturing = launches.launches[0].driver.is_capturing
         self._calls = 0
         # The gradients of dense tensors have their strides, see `gradient_family.like`.
         pairs = zip(sizes[:GRADIENTS], sizes[-GRADIENTS:], strict=True)
@@ -176,19 +185,14 @@ class ResizedGradientPlan(Followed):
         if self._calls >= SHARED_CALLS or self._is_capturing():
             return self.own.gradients(tensors, given, scale)
         self._calls += 1
-        facts, (q, k, v, _, _) = self._facts, tensors
-        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        written, layout = self._written, self._sized.layout
+        facts, started = self._facts, self._written
         if scale is not None and scale != facts.default_scale:
-            made = launched((q, k, v), given, grads)
-            launches = self._of_scale(scale, lambda: as_prepared(made, facts.layout))
-            sized = self._of_sizes(scale)
-            written, layout = launches.written(sized), sized.layout
+            started = self._of_scale(scale, tensors, given).written(self._of_sizes(scale))
         if torch._C._cuda_getDevice() == facts.device:
-            self._start(written, layout, (tensors, given, grads))
+            grads = self._start(started, tensors, given)
         else:
             with torch.cuda.device(facts.device):
-                self._start(written, layout, (tensors, given, grads))
+                grads = self._start(started, tensors, given)
         if not self._is_checked:
             self._check(grads)
             self._is_checked = True
@@ -196,27 +200,36 @@ class ResizedGradientPlan(Followed):
             self.proceed()
         return grads
 
-    def _start(
-        self, written: Started, layout: Layout, of_call: tuple[Tensors, Gradients, Three]
-    ) -> None:
-        """Starts all kernels, on the current device."""
-        device = self._facts.device
-        (q, k, v, _, _), (out, lse, grad_out, dlse), (dq, dk, dv) = of_call
+    def _start(self, started: Started, tensors: Tensors, given: Gradients) -> Three:
+        """Starts all kernels, on the current device; returns (dq, dk, dv).
+
+        Those that the first kernel does not write are allocated while it runs.
+        """
+        early, ((first, of_first), *others), layout = started
+        (q, k, v, _, _), (out, lse, grad_out, dlse) = tensors, given
+        inputs = q, k, v
+        device, tables, size = self._facts.device, self._known[3], layout.bytes
         if dlse is None:  # its sizes are those that `launched` gives it
             dlse = self._facts.zero
-        stream = written[0][0].driver.current_stream(device)
-        tables = self._known[3]
+        stream = first.driver.current_stream(device)
         if stream not in tables.streams:
             tables.meet(stream, device)
-        space = workspace(layout.bytes, stream, q)
+        grads = [*map(torch.empty_like, inputs[:early])]
+        space = workspace(size, stream, q)
         with space.lock:
-            addresses = (
+            before = (
                 q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
-                grad_out.data_ptr(), dlse.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
-                *layout.at(space.at_least(layout.bytes, q)),
+                grad_out.data_ptr(), dlse.data_ptr(),
             )  # fmt: skip
-            for launch, each in written:
-                launch.start(stream, each, addresses)
+            memory, none = layout.at(space.at_least(size, q)), _NO_ADDRESSES[early:]
+            addresses = *before, *map(Tensor.data_ptr, grads), *none, *memory
+            first.start(stream, of_first, addresses)
+            grads += map(torch.empty_like, inputs[early:])
+            addresses = *before, *map(Tensor.data_ptr, grads), *memory
+            for launch, written in others:
+                launch.start(stream, written, addresses)
+        dq, dk, dv = grads
+        return dq, dk, dv
 
     def _check(self, grads: Sequence[Tensor]) -> None:
         """Makes sure that PyTorch has given the gradients the strides that launches write by. With
@@ -228,7 +241,17 @@ class ResizedGradientPlan(Followed):
         asked = GradientSizes(*self._asked, (*self._sizes,), scale)
         return Sized(self._known[1], asked, self._known[3])
 
-    def _of_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> StepLaunches:
+    def _of_scale(self, scale: float, tensors: Tensors, given: Gradients) -> StepLaunches:
+        """Returns the launches for a scale; they are prepared on a call's tensors."""
+
+        def made() -> Sequence[Tensor]:
+            inputs = tensors.q, tensors.k, tensors.v
+            grads = [*map(torch.empty_like, inputs)]
+            return as_prepared(launched(inputs, given, grads), self._facts.layout)
+
+        return self._prepared(scale, made)
+
+    def _prepared(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> StepLaunches:
         """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
         _, lengths, binary, _ = self._known
         found = binary.scales.get(scale)
@@ -247,7 +270,7 @@ class ResizedGradientPlan(Followed):
             facts, (_, _, binary, tables) = self._facts, self._known
 
             def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
-                launches = self._of_scale(scale, lambda: tensors)
+                launches = self._prepared(scale, lambda: tensors)
                 return launches.bound(self._of_sizes(scale), tables.tensors)
 
             usual = binary.launches.bound(self._sized, tables.tensors)

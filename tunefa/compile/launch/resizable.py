@@ -101,6 +101,11 @@ class ResizableLaunch:
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
 
+    @property
+    def tensors(self) -> frozenset[int]:
+        """The numbers of the tensors that the kernel gets."""
+        return frozenset(each.tensor for each in self._parameters if not isinstance(each, Value))
+
     def written(self, ctas: int, numbers: Sequence[float], sizes: Sequence[Sizes]) -> Written:
         """Returns what `start` writes for the lengths of a call, which are those of `Resizing`."""
         words = self._words(numbers, sizes) if self._described else numbers
