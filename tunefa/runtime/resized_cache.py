@@ -120,6 +120,7 @@ class ResizedCachePlan(Followed):
     __slots__ = (
         "_bytes",
         "_calls",
+        "_is_capturing",
         "_is_like_q",
         "_launches",
         "_own",
@@ -133,6 +134,7 @@ class ResizedCachePlan(Followed):
     def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
         super().__init__(owner.growth)
         self._owner, self._sizes, self._launches = owner, sizes, owner.launches
+        self._is_capturing = owner.launches.first.driver.is_capturing
         shapes, self._written = self._launches.written(sizes)
         batch, heads, rows, columns, *_ = sizes.tensors[3]
         # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
@@ -156,20 +158,17 @@ class ResizedCachePlan(Followed):
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
-        if self._needs_own():
+        # A CUDA graph keeps the kernels of the launches that it captures, and so must they.
+        if self._calls >= SHARED_CALLS or self._is_capturing():
             return self.own.run(tensors, scale, out)
         lse = new_lse(tensors[0], self._sizes.tensors[0][:3])
         return self._first(tensors, scale, out, lse), lse
 
     def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
         """Runs a call; returns `out` alone."""
-        if self._needs_own():
+        if self._calls >= SHARED_CALLS or self._is_capturing():
             return self.own.output(tensors, scale, out)
         return self._first(tensors, scale, out, None)
-
-    def _needs_own(self) -> bool:
-        # A CUDA graph keeps the kernels of the launches that it captures, and so must they.
-        return self._calls >= SHARED_CALLS or bool(self._launches.first.driver.is_capturing())
 
     def _first(
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
