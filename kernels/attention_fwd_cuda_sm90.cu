@@ -305,8 +305,7 @@ DEVICE WorkInfo load_work_info(const int* tiles, int i, int last_cta_offset) {
     return {entry.x, entry.y, entry.z, entry.w, cluster_row};
 }
 
-// The CTA has rows [first, first + count) of `tiles`. hopper/tile_table.py says what `schedule` has,
-// and with DEPENDENT_LAUNCH hopper/first_tiles.py.
+// The CTA has rows [first, first + count) of `tiles`; see hopper/tile_table.py, hopper/first_tiles.py.
 DEVICE int first_tile(const int* schedule) {
     return schedule[DEPENDENT_LAUNCH ? 8 * blockIdx.x : blockIdx.x];
 }
@@ -373,11 +372,6 @@ extern "C" __global__ void LAUNCH_BOUNDS
     Sizes sizes{heads, seqlen_q, seqlen_k, scale_log2};
     // The shuffle tells the compiler that it is the same in all lanes.
     int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    if (DEPENDENT_LAUNCH && threadIdx.x == WARPGROUPS * 128) {
-        prefetch_tensor_map(&q_map);
-        prefetch_tensor_map(&k_map);
-        prefetch_tensor_map(&v_map);
-    }
     if (threadIdx.x == 0) {
         u32 barriers = shared + BARRIERS_OFFSET;
         KPipeline{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
@@ -390,8 +384,14 @@ extern "C" __global__ void LAUNCH_BOUNDS
     if (CLUSTER_SIZE > 1) cluster_sync();  // the barriers of both CTAs are initialised
     if (warpgroup == WARPGROUPS) {
         if (WARPGROUPS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x == WARPGROUPS * 128)
+        if (threadIdx.x == WARPGROUPS * 128) {
+#if DEPENDENT_LAUNCH
+            prefetch_tensor_map(&q_map);
+            prefetch_tensor_map(&k_map);
+            prefetch_tensor_map(&v_map);
+#endif
             produce(&q_map, &k_map, &v_map, sizes, schedule, tiles, shared);
+        }
     } else {
         if (WARPGROUPS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
         consume(&o_map, lse, descales, sizes, schedule, tiles, shared, warpgroup);

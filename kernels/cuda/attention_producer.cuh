@@ -52,13 +52,15 @@ DEVICE void prefetch_and_wait(const TensorMap* q_map, const TensorMap* k_map, co
     int last = visible_blocks(sizes, work.cluster_row, ROWS) - 1;
     int key = last * BLOCK_N + (CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_KEYS);
 #pragma unroll 1
-    for (int row = 0; row < ROWS; row += 64)
+    for (int row = 0; row < ROWS; row += 64) {
 #pragma unroll
         for (int i = 0; i < K_CHUNKS; i++)
             tma_prefetch(q_map, i * K_CHUNK, work.row + row, work.head, work.batch);
+        if (row > 0) continue;  // the first scores need no more rows
 #pragma unroll
-    for (int i = 0; i < K_CHUNKS; i++)
-        tma_prefetch(k_map, i * K_CHUNK, key, work.head_kv, work.batch);
+        for (int i = 0; i < K_CHUNKS; i++)
+            tma_prefetch(k_map, i * K_CHUNK, key, work.head_kv, work.batch);
+    }
 #pragma unroll
     for (int i = 0; i < V_CHUNKS && !DTYPE_E4M3; i++)
         tma_prefetch(v_map, i * CHUNK, key, work.head_kv, work.batch);
