@@ -11,11 +11,12 @@ from tunefa.compile.pool import WAITING
 from tunefa.search.gpu_turns import Turns
 from tunefa.search.request import Processes
 from tunefa.sweep.host_process import HostProcess
-from tunefa.sweep.slices import BEAT_S
 from tunefa.sweep.study import SweepStudy
 
 NOTE = "gpu time: "
 """The beginning of the study's notes, one for each worker process."""
+NOTE_S = 1.0
+"""Seconds between two notes of a worker: those that a killed one loses. A note takes milliseconds."""
 _NOT_TIMED = ("load_device", "load_statistics", "look_for_versions", "probe")
 """Tasks of a bench that time nothing: it loads PyTorch, or finds out whether the GPU works."""
 
@@ -44,7 +45,7 @@ class GpuTime:
 
 
 class Meter:
-    """Notes in the study what the GPU of this worker does. A killed one loses BEAT_S of it."""
+    """Notes in the study what the GPU of this worker does. A killed one loses NOTE_S of it."""
 
     def __init__(
         self, study: SweepStudy, who: HostProcess, shared: Processes | None, gpu_turns: Turns | None
@@ -54,10 +55,10 @@ class Meter:
         self._next, self._begun = 0.0, time.monotonic()
 
     def note(self, now: bool = False) -> None:
-        """Notes it if BEAT_S are over, or `now`. Raises TunefaError if the storage fails."""
+        """Notes it if NOTE_S are over, or `now`. Raises TunefaError if the storage fails."""
         if self._shared is None or not (now or time.monotonic() >= self._next):
             return
-        self._next = time.monotonic() + BEAT_S
+        self._next = time.monotonic() + NOTE_S
         found = measured(time.monotonic() - self._begun, self._shared, self._turns)
         name = f"{NOTE}{self._who.host} {self._who.pid} {self._who.started}"
         place = {"seat": self._who.seat, "host": self._who.host.split()[0]}
