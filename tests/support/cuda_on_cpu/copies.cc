@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ptx.h"
+#include "machine.h"
 
 using namespace machine;
 
@@ -158,7 +158,8 @@ u32 swizzled(u32 address, int width) { return address ^ (address >> 3 & u32(widt
 
 // Calls work(offset in the box, bytes before the tensor, bytes in the tensor, their address), for
 // each row of the box.
-template <class WORK> void for_rows(const Map &map, const std::vector<int> &at, WORK work) {
+template <class WORK> void for_rows(const Map &map, const ptx::Coordinates &place, WORK work) {
+    const int *at = place.at;
     int rows = 1;
     for (int axis = 1; axis < map.axes; ++axis) rows *= map.box[axis];
     for (int row = 0; row < rows; ++row) {
@@ -250,12 +251,16 @@ void machine::complete(Cluster &cluster, const Load &load) {
     }
 }
 
+static void check_axes(const void *map, const ptx::Coordinates &at) {
+    if (map_at(map).axes != at.axes) fail("TMA: a map of %d axes", map_at(map).axes);
+}
+
 u32 ptx::own_mask() { return 1u << this_thread().cta->rank; }
 
-void ptx::load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier, u32 ranks) {
+void ptx::load_tensor(u32 to, const void *map, const Coordinates &at, u32 barrier, u32 ranks) {
     Cluster &cluster = *this_thread().cta->cluster;
-    Load load = {map, nullptr, 0, to, barrier, std::move(at), {}};
-    if (map_at(map).axes != int(load.at.size())) fail("TMA: a map of %d axes", map_at(map).axes);
+    Load load = {map, nullptr, 0, to, barrier, at, {}};
+    check_axes(map, at);
     if (ranks == 0 || ranks >> cluster.ctas.size()) fail("TMA: to CTAs %x", ranks);
     for (int rank = 0; ranks >> rank; ++rank)
         if (ranks >> rank & 1) load.ranks.push_back(rank);
@@ -327,11 +332,12 @@ void machine::complete(Cta &cta, const Store &store) {
     });
 }
 
-void ptx::store_tensor(const void *map, std::vector<int> at, u32 from) {
+void ptx::store_tensor(const void *map, const Coordinates &at, u32 from) {
     Cta &cta = *this_thread().cta;
+    check_axes(map, at);
     const int bytes = box_bytes(map_at(map));
     const unsigned char *seen = machine::at(cta.generic, from, bytes, 128);
-    this_thread().stores.push_back({map, nullptr, false, from, std::move(at), Bytes(seen, seen + bytes)});
+    this_thread().stores.push_back({map, nullptr, false, from, at, Bytes(seen, seen + bytes)});
     if (!(machine::mode & LATE_READS)) machine::complete(cta, this_thread().stores.back());
 }
 

@@ -1,11 +1,6 @@
 // What CUDA C++ adds to C++, for kernels whose inline PTX is translated (inline_ptx.py).
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "machine.h"
 #include "ptx.h"
 
 #define __host__
@@ -18,8 +13,11 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 
-using std::max;
-using std::min;
+template <class T> constexpr T min(T x, T y) { return y < x ? y : x; }
+template <class T> constexpr T max(T x, T y) { return x < y ? y : x; }
+inline float fabsf(float x) { return __builtin_fabsf(x); }
+inline float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline float fmaxf(float x, float y) { return y > x || x != x ? y : x; }
 
 struct alignas(16) int4 {
     int x, y, z, w;
@@ -34,21 +32,20 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 
-inline unsigned char *dynamic_shared_memory() { return machine::this_thread().cta->generic.data(); }
+inline unsigned char *dynamic_shared_memory() { return machine::dynamic_shared_memory(); }
 inline size_t __cvta_generic_to_shared(const void *pointer) {
     const auto *byte = static_cast<const unsigned char *>(pointer);
     return machine::SHARED_BASE + (byte - dynamic_shared_memory());
 }
 
-inline void __syncthreads() { ptx::bar_sync(0, machine::this_thread().cta->threads.size()); }
+inline void __syncthreads() { machine::sync_threads(); }
 inline void __syncwarp() { machine::show({}); }
 inline void __nanosleep(unsigned) {}
 
 template <class T> T __shfl_sync(unsigned, T value, int lane) {
     machine::Shown own = {};
-    std::memcpy(own.words, &value, sizeof value);
-    machine::show(own);
-    std::memcpy(&value, machine::shown_by(lane).words, sizeof value);
+    __builtin_memcpy(own.words, &value, sizeof value);
+    __builtin_memcpy(&value, machine::show(own)[lane].words, sizeof value);
     return value;
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int distance) {
@@ -59,23 +56,23 @@ template <class T> T __shfl_up_sync(unsigned mask, T value, int distance) {
     return __shfl_sync(mask, value, lane < distance ? lane : lane - distance);
 }
 inline unsigned __ballot_sync(unsigned, bool value) {
-    machine::show({{value}});
+    const machine::Shown *all = machine::show({{value}});
     unsigned found = 0;
     for (int lane = 0; lane < machine::WARP; ++lane)
-        found |= unsigned(machine::shown_by(lane).words[0] != 0) << lane;
+        found |= unsigned(all[lane].words[0] != 0) << lane;
     return found;
 }
 inline int __reduce_add_sync(unsigned, int value) {
-    machine::show({{unsigned(value)}});
+    const machine::Shown *all = machine::show({{unsigned(value)}});
     int sum = 0;
-    for (int lane = 0; lane < machine::WARP; ++lane) sum += int(machine::shown_by(lane).words[0]);
+    for (int lane = 0; lane < machine::WARP; ++lane) sum += int(all[lane].words[0]);
     return sum;
 }
 inline int __reduce_max_sync(unsigned lanes, int value) {
     if (lanes == 1) return value;
-    machine::show({{unsigned(value)}});
+    const machine::Shown *all = machine::show({{unsigned(value)}});
     for (int lane = 0; lane < machine::WARP; ++lane)
-        value = max(value, int(machine::shown_by(lane).words[0]));
+        value = max(value, int(all[lane].words[0]));
     return value;
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return u64(a) * b >> 32; }
@@ -84,24 +81,24 @@ inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 
 inline bool __any_sync(unsigned, bool value) {
-    machine::show({{value}});
+    const machine::Shown *all = machine::show({{value}});
     for (int lane = 0; lane < machine::WARP; ++lane)
-        if (machine::shown_by(lane).words[0]) return true;
+        if (all[lane].words[0]) return true;
     return false;
 }
 
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
-    std::memcpy(&bits, &value, 4);
+    __builtin_memcpy(&bits, &value, 4);
     return bits;
 }
 inline float __int_as_float(unsigned bits) {
     float value;
-    std::memcpy(&value, &bits, 4);
+    __builtin_memcpy(&value, &bits, 4);
     return value;
 }
 inline float __uint_as_float(unsigned bits) { return __int_as_float(bits); }

@@ -1,11 +1,11 @@
-"""Inline PTX as C++: each `asm` of a preprocessed source becomes a lambda that calls functions.
+"""Inline PTX as C++: each `asm` of a preprocessed source becomes a block that calls functions.
 
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 
 becomes
 
-    [&] { auto&& ptx_0 = barrier; auto&& ptx_1 = count;
-          ptx::mbarrier_init_shared_cta_b64(ptx_0, ptx_1); }();
+    do { auto&& ptx_0 = barrier; auto&& ptx_1 = count;
+         ptx::mbarrier_init_shared_cta_b64(ptx_0, ptx_1); } while (0);
 
 so the C++ compiler sees every instruction with its operands, and names an instruction that `ptx.h`
 does not have. Registers, labels, branches and predicates become variables, labels, `goto` and `if`.
@@ -13,12 +13,17 @@ does not have. Registers, labels, branches and predicates become variables, labe
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
 _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_BRACKET = re.compile(_STRING.pattern + r"|[()\[\]{}]")
+_BRACKET_OR = {each: re.compile(_BRACKET.pattern + f"|{each}") for each in ",:"}
 _OPERAND = re.compile(r'"[^"]*"\s*\((.*)\)', re.DOTALL)
+_PLACE = re.compile(r"%(\d+)")
+_NAME = re.compile(r"\b(?=[A-Za-z_])")
 _LABEL = re.compile(r"(\w+):(?!:)\s*")
 _GUARD = re.compile(r"@(!?)(\w+)\s+")
 _REGISTERS = {"pred": "bool", "b16": "unsigned short", "b32": "unsigned", "b64": "u64"}
@@ -27,59 +32,63 @@ _PRODUCT = re.compile(r"(.*?)\.(m\d+n\d+k\d+\..*)")
 
 
 def translated(source: str) -> str:
-    """Returns preprocessed C++ with a lambda in place of each `asm`."""
+    """Returns preprocessed C++ with a block in place of each `asm`."""
     parts, done = [], 0
     for found in _ASM.finditer(source):
         end = _closing(source, found.end() - 1)
-        parts += [source[done : found.start()], _lambda(source[found.end() : end])]
+        parts += [source[done : found.start()], _block(source[found.end() : end])]
         done = end + 1
     return "".join([*parts, source[done:]])
 
 
 def _closing(text: str, start: int) -> int:
     """The place of the bracket that closes the one at `start`."""
-    depth = 0
-    for place in _outside_strings(text, start):
-        depth += (text[place] in "([{") - (text[place] in ")]}")
+    for place, depth in _brackets(text, _BRACKET, start):
         if depth == 0:
             return place
     raise ValueError(f"nothing closes {text[start : start + 80]!r}")
 
 
-def _outside_strings(text: str, start: int = 0) -> Iterator[int]:
-    place = start
-    while place < len(text):
-        string = _STRING.match(text, place)
-        if string:
-            place = string.end()
-        else:
-            yield place
-            place += 1
-
-
 def _split(text: str, separator: str) -> list[str]:
     """The parts of a text between separators that stand in no bracket and in no string."""
-    parts, depth, begin = [], 0, 0
-    for place in _outside_strings(text):
-        depth += (text[place] in "([{") - (text[place] in ")]}")
+    parts, begin = [], 0
+    for place, depth in _brackets(text, _BRACKET_OR[separator]):
         if depth == 0 and text[place] == separator:
             parts.append(text[begin:place])
             begin = place + 1
     return [part.strip() for part in [*parts, text[begin:]]]
 
 
-def _lambda(inside: str) -> str:
-    """The lambda for what stands between the brackets of an `asm`."""
+def _brackets(text: str, found: re.Pattern[str], start: int = 0) -> Iterator[tuple[int, int]]:
+    """Each place outside strings that the pattern finds, and how deep it is behind that."""
+    depth = 0
+    for each in found.finditer(text, start):
+        if each[0][0] != '"':
+            depth += (each[0] in "([{") - (each[0] in ")]}")
+            yield each.start(), depth
+
+
+@functools.cache  # the programs of a test session share most of their instructions
+def _block(inside: str) -> str:
+    """The block for what stands between the brackets of an `asm`. It is one statement."""
     template, *sections = _split(inside, ":")
-    operands = [each for part in sections[:2] for each in _split(part, ",") if each]
+    operands: list[str] = []
     lines = []
-    for number, operand in enumerate(operands):
-        found = _OPERAND.fullmatch(operand)
-        assert found, operand
-        lines.append(f"auto&& ptx_{number} = {found[1]};")
+    for is_read, section in enumerate(sections[:2]):
+        for operand in filter(None, _split(section, ",")):
+            found = _OPERAND.fullmatch(operand)
+            assert found, operand
+            name = f"ptx_{len(operands)}"
+            if is_read:  # of any type; constants have no address
+                lines.append(f"auto&& {name} = {found[1]};")
+            operands.append(name if is_read else found[1])
     text = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ")
-    lines += [_statement(each) for each in _statements(text)]
-    return f"[&] {{ {' '.join(lines)} }}()"
+    statements = list(_statements(text))
+    labels = [f"__label__ {found[1]};" for found in map(_LABEL.match, statements) if found]
+    lines += [
+        _PLACE.sub(lambda found: operands[int(found[1])], _statement(each)) for each in statements
+    ]
+    return f"do {{ {' '.join([*labels, *lines])} }} while (0)"
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -99,13 +108,13 @@ def _statement(text: str) -> str:
         return f"{label[1]}: {_statement(text[label.end() :])}"
     guard = _GUARD.match(text)
     if guard:
-        return f"if ({guard[1]}{guard[2]}) {_statement(text[guard.end() :])}"
+        return f"if ({guard[1]}{_argument(guard[2])}) {_statement(text[guard.end() :])}"
     opcode, _, rest = text.partition(" ")
     if opcode == "":
         return ";"
     if opcode == ".reg":
         kind, _, names = rest.strip().partition(" ")
-        return f"{_REGISTERS[kind[1:]]} {names};"
+        return f"{_REGISTERS[kind[1:]]} {_argument(names)};"
     if opcode == "bra":
         return f"goto {rest.strip()};"
     arguments = [_argument(each) for each in _split(rest, ",") if each not in ("", "_")]
@@ -120,5 +129,5 @@ def _argument(text: str) -> str:
     if text.startswith("["):
         return ", ".join(map(_argument, _split(text[1:-1], ",")))
     if text.startswith("{"):
-        return f"ptx::list({', '.join(map(_argument, _split(text[1:-1], ',')))})"
-    return re.sub(r"%(\d+)", r"ptx_\1", text)
+        return f"{{{', '.join(f'&{_argument(each)}' for each in _split(text[1:-1], ','))}}}"
+    return _NAME.sub("ptx_", text)

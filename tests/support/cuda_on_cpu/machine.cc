@@ -7,23 +7,33 @@
 #include <memory>
 #include <stdexcept>
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
-int mode, resident = 1;
+int mode;
 Thread *running;
 long releases;
 std::vector<std::pair<const char *, const char *>> readable;
 
+// How many clusters run at the same time. LAST_WARP_FIRST: the last of them come first, too.
+static int resident = 1;
 static constexpr int STACK_BYTES = 256 * 1024;
-static std::vector<std::unique_ptr<char[]>> stacks;  // reused by all launches
 static jmp_buf scheduler;
 static void (*kernel_of_launch)();
 static std::string failure;
 static long ended;  // generations and phases, of all barriers
+
+// Executes one thread after the other, as to begin a new one takes system calls.
+struct Fiber {
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    jmp_buf left;            // where its thread waits
+    bool has_ended = false;  // its thread: it can begin another one
+};
+static std::vector<std::unique_ptr<Fiber>> fibers;  // for all launches
 
 Warpgroup &this_warpgroup() { return running->cta->warpgroups[running->index / WARPGROUP]; }
 
@@ -45,7 +55,7 @@ void fail(const char *format, ...) {
 
 // Goes on with the scheduler, until that resumes this thread. swapcontext would make a system call.
 static void leave() {
-    if (!_setjmp(this_thread().left)) _longjmp(scheduler, 1);
+    if (!_setjmp(this_thread().fiber->left)) _longjmp(scheduler, 1);
 }
 
 // ------------------------------------------------------------------------------------ barriers
@@ -70,12 +80,16 @@ void release(Barrier &barrier) {
 
 // Two slots alternate: when a lane shows something for the third time, all lanes have arrived for
 // the second time, so they have read the first slot.
-void show(const Shown &own) {
+const Shown *show(const Shown &own) {
     Thread &thread = this_thread();
-    thread.shown[++thread.times_shown % 2] = own;
-    Barrier &warp = thread.cta->warps[thread.index / WARP];
-    if (is_last(warp, "the other lanes of its warp")) release(warp);
+    Warp &warp = thread.cta->warps[thread.index / WARP];
+    Shown *slot = warp.shown[++thread.times_shown % 2];
+    slot[thread.index % WARP] = own;
+    if (is_last(warp.barrier, "the other lanes of its warp")) release(warp.barrier);
+    return slot;
 }
+
+void sync_threads() { ptx::bar_sync(0, this_thread().cta->threads.size()); }
 
 MBarrier &mbarrier(Cta &cta, u32 address) {
     const auto found = cta.mbarriers.find(address);
@@ -91,6 +105,8 @@ void advance(MBarrier &barrier) {
 }
 
 // -------------------------------------------------------------------------------- shared memory
+
+unsigned char *dynamic_shared_memory() { return this_thread().cta->generic.data(); }
 
 unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment) {
     if (address % alignment) fail("shared memory: %u is no multiple of %d", address, alignment);
@@ -147,19 +163,21 @@ static void finish() {
         if (!warpgroup.groups.empty()) fail("its CTA exits with products that it did not wait for");
 }
 
-static void begin() {
-    kernel_of_launch();
-    finish();
-    leave();
+static void run_thread_after_thread() {
+    for (;;) {
+        kernel_of_launch();
+        finish();
+        this_thread().fiber->has_ended = true;
+        leave();
+    }
 }
 
-[[noreturn]] static void start(Thread &thread) {
+[[noreturn]] static void begin(Fiber &fiber) {
     static ucontext_t context;
-    thread.started = true;
     getcontext(&context);
-    context.uc_stack.ss_sp = thread.stack;
+    context.uc_stack.ss_sp = fiber.stack.get();
     context.uc_stack.ss_size = STACK_BYTES;
-    makecontext(&context, begin, 0);
+    makecontext(&context, run_thread_after_thread, 0);
     setcontext(&context);
     std::abort();
 }
@@ -171,8 +189,10 @@ static void resume(Thread &thread) {
     thread.waits = false;
     running = &thread;
     if (!_setjmp(scheduler)) {
-        if (thread.started) _longjmp(thread.left, 1);
-        start(thread);
+        const bool can_go_on = thread.started || thread.fiber->has_ended;
+        thread.started = true, thread.fiber->has_ended = false;
+        if (can_go_on) _longjmp(thread.fiber->left, 1);
+        begin(*thread.fiber);
     }
     running = nullptr;
     if (!failure.empty()) throw std::runtime_error(failure);
@@ -253,18 +273,18 @@ static bool run_cluster(Cluster &cluster) {
     return true;
 }
 
-// Each cluster that runs has its own stacks, from `first_stack` on.
+// Each cluster that runs has its own fibers, from `first_fiber` on.
 static void prepare(Cluster &cluster, int first, int size, int threads, int smem_bytes,
-                    int first_stack) {
+                    int first_fiber) {
     cluster.ctas.resize(size);
     cluster.barrier.size = size * threads;
-    while (int(stacks.size()) < first_stack + size * threads)
-        stacks.emplace_back(new char[STACK_BYTES]);
+    while (int(fibers.size()) < first_fiber + size * threads)
+        fibers.push_back(std::make_unique<Fiber>());
     for (int rank = 0; rank < size; ++rank) {
         Cta &cta = cluster.ctas[rank];
         cta.cluster = &cluster;
         cta.number = first + rank, cta.rank = rank;
-        cta.warps.assign(threads / WARP, {WARP});
+        cta.warps.resize(threads / WARP);
         cta.warpgroups.resize((threads + WARPGROUP - 1) / WARPGROUP);
         for (Warpgroup &warpgroup : cta.warpgroups) {
             warpgroup.barrier.size = WARPGROUP;
@@ -277,7 +297,7 @@ static void prepare(Cluster &cluster, int first, int size, int threads, int smem
         for (int i = 0; i < threads; ++i) {
             Thread &thread = cta.threads[i];
             thread.cta = &cta, thread.index = i;
-            thread.stack = stacks[first_stack + rank * threads + i].get();
+            thread.fiber = fibers[first_fiber + rank * threads + i].get();
         }
     }
 }
@@ -291,7 +311,8 @@ static std::string deadlock(const std::vector<std::unique_ptr<Cluster>> &cluster
     return text;
 }
 
-std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
+// Returns why it failed, or "".
+static std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
     kernel_of_launch = kernel;
     running = nullptr;
     failure.clear();
@@ -325,4 +346,26 @@ std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*
     return "";
 }
 
+int launch(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
+    failure = run(ctas, threads, cluster_size, smem_bytes, kernel);
+    return failure.empty() ? 0 : 719;  // CUDA_ERROR_LAUNCH_FAILED
+}
+
 }  // namespace machine
+
+extern "C" {
+
+int cuGetErrorString(int, const char **text) {
+    *text = machine::failure.c_str();
+    return 0;
+}
+
+// Functions that the driver does not have: the Mode, how many clusters run at the same time, and the
+// tensors that cp.async may read.
+void set_mode(int mode) { machine::mode = mode; }
+void set_resident(int clusters) { machine::resident = clusters; }
+void set_readable(int count, const char **edges) {
+    machine::readable.clear();
+    for (int i = 0; i < count; ++i) machine::readable.push_back({edges[2 * i], edges[2 * i + 1]});
+}
+}

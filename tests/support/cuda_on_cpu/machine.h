@@ -5,20 +5,15 @@
 // does a deadlock: the message says which threads wait, and for what.
 #pragma once
 
+#include <cmath>
+#include <cstring>
 #include <deque>
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
 
-#include <setjmp.h>
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-struct Place {
-    unsigned x, y, z;
-};
-extern Place threadIdx, blockIdx, gridDim;
+#include "ptx.h"
 
 namespace machine {
 
@@ -31,10 +26,7 @@ enum Mode {
     LANES_APART = 16,     // a lane does not wait until its warp's other lanes pass an mbarrier, too
 };
 
-// Dynamic shared memory begins after 1 KiB that CUDA reserves (CUDA C++ Programming Guide, "Compute
-// Capability 9.0").
-constexpr u32 SHARED_BASE = 1024;
-constexpr int WARP = 32, WARPGROUP = 128, NAMED_BARRIERS = 16;
+constexpr int WARPGROUP = 128, NAMED_BARRIERS = 16;
 
 typedef std::vector<unsigned char> Bytes;
 
@@ -77,7 +69,7 @@ struct Store {
     float *sums;
     bool adds;
     u32 from;
-    std::vector<int> at;
+    ptx::Coordinates at;
     Bytes seen;  // what threads see there when it is issued
 };
 
@@ -96,7 +88,7 @@ struct Load {
     const char *from;
     u32 bytes;
     u32 to, barrier;
-    std::vector<int> at;
+    ptx::Coordinates at;
     std::vector<int> ranks;
 };
 
@@ -110,23 +102,23 @@ struct Product {
     bool add, transposes_b, transposes_a;
 };
 
-// What a lane shows the others of its warp.
-struct Shown {
-    u32 words[8];
+// `shown`: what its lanes show each other, in two slots that alternate.
+struct Warp {
+    Barrier barrier = {WARP};
+    Shown shown[2][WARP];
 };
 
+struct Fiber;
 struct Cta;
 struct Thread {
     Cta *cta = nullptr;
     int index = 0;
     bool started = false, done = false, waits = false;
     Wait wait;
-    char *stack = nullptr;
-    jmp_buf left;  // where it waits
-    Shown shown[2];
+    Fiber *fiber = nullptr;
     int times_shown = 0;
     std::vector<Copy> copies;
-    std::deque<std::vector<Copy>> copy_groups;
+    std::list<std::vector<Copy>> copy_groups;  // an empty deque has memory, too
     std::vector<Store> stores, committed_stores;
     std::vector<Numbers> unwritten;
     std::vector<std::pair<u32, int>> unfenced;  // written; TMA and WGMMA do not see it yet
@@ -139,10 +131,11 @@ struct Thread {
     int looks = 0;                 // so many times, with nothing released in between
 };
 
-// `groups`: committed products, by group, then by thread.
+// `groups`: committed products, by group, then by thread. `finished`: a group whose memory the next
+// one may use.
 struct Warpgroup {
     Barrier barrier;
-    std::vector<std::vector<Product>> committing;
+    std::vector<std::vector<Product>> committing, finished;
     std::deque<std::vector<std::vector<Product>>> groups;
 };
 
@@ -151,7 +144,7 @@ struct Cta {
     Cluster *cluster = nullptr;
     int number = 0, rank = 0;
     std::vector<Thread> threads;
-    std::vector<Barrier> warps;
+    std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
     Barrier named[NAMED_BARRIERS];
     std::map<u32, MBarrier> mbarriers;
@@ -167,10 +160,6 @@ struct Cluster {
 };
 
 extern int mode;
-// How many clusters run at the same time. LAST_WARP_FIRST: the last of them come first, too.
-extern int resident;
-// How often a number in global memory was released for the other CTAs.
-extern long releases;
 // Tensors that cp.async may read: where each begins and ends.
 extern std::vector<std::pair<const char *, const char *>> readable;
 
@@ -179,9 +168,6 @@ extern Thread *running;
 inline Thread &this_thread() { return *running; }
 // Its warpgroup.
 Warpgroup &this_warpgroup();
-
-// Ends the launch with a message, formatted as printf does.
-[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 
 void wait(const Wait &what);
 // Arrives. Waits for the others and returns false, except in the last thread.
@@ -194,18 +180,8 @@ template <class WORK> void meet(Barrier &barrier, const char *name, WORK work) {
     release(barrier);
 }
 
-// Shows the other lanes of the warp something, and waits until all lanes have.
-void show(const Shown &own);
-inline const Shown &shown_by(int lane) {
-    const Thread &own = this_thread();
-    const Thread *first = own.cta->threads.data() + own.index / WARP * WARP;
-    return first[lane].shown[own.times_shown % 2];
-}
-
 // `bytes` of shared memory at an address, aligned to so many.
 unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment);
-void write(u32 address, const void *from, int bytes);
-void read(void *to, u32 address, int bytes);
 
 MBarrier &mbarrier(Cta &cta, u32 address);
 // Ends the phase where nothing of it is pending.
@@ -216,8 +192,5 @@ void complete(const Copy &copy);
 void complete(Cluster &cluster, const Load &load);
 void complete(Cta &cta, const Store &store);
 void multiply(Cta &cta, int warpgroup);
-
-// Runs a grid. Returns why it failed, or "".
-std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)());
 
 }  // namespace machine

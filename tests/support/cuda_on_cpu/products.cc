@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "ptx.h"
+#include "machine.h"
 
 using namespace machine;
 
@@ -58,10 +58,12 @@ static u32 narrowed_fp16(float value) {
 static u32 narrowed_e4m3(float value) {
     if (value != value) return 0x7f;
     const float size = std::min(std::fabs(value), 448.0f);
-    int exponent = 0;
-    std::frexp(size, &exponent);  // size in [2^(exponent - 1), 2^exponent)
-    const int unit = std::max(exponent - 1, -6) - 3;
-    const float rounded = std::nearbyint(std::ldexp(size, -unit));  // of units: 0 to 16
+    u32 of_size;
+    std::memcpy(&of_size, &size, 4);
+    const int exponent = int(of_size >> 23) - 127;  // size in [2^exponent, 2^(exponent + 1))
+    const int unit = std::max(exponent, -6) - 3;
+    const float units = size * from_bits(u32(127 - unit) << 23);  // the right factor is 2^-unit
+    const float rounded = std::nearbyint(units);                  // 0 to 16
     u32 bits = rounded;
     bits = bits < 8 ? bits : bits == 16 ? u32(unit + 11) << 3 : u32(unit + 10) << 3 | (bits - 8);
     return bits | (std::signbit(value) ? 0x80 : 0);
@@ -91,23 +93,23 @@ void ptx::cvt_rn_f16x2_e4m3x2(u32 &to, unsigned short from) {
 // ------------------------------------------------------------- matrices of 8 x 8 x 16 bits
 
 // Eight rows of 16 bytes must lie in different banks: kernels are laid out so.
-static void check_banks(int matrix) {
+static void check_banks(const Shown *rows, int matrix) {
     u32 banks = 0;
     for (int row = 0; row < 8; ++row)
-        banks |= 1 << machine::shown_by(8 * matrix + row).words[0] / 16 % 8;
+        banks |= 1 << rows[8 * matrix + row].words[0] / 16 % 8;
     if (banks != 0xff) fail("ldmatrix or stmatrix has a bank conflict");
 }
 
 void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
-    machine::show({{row}});
+    const Shown *all = machine::show({{row}});
     const int lane = this_thread().index % WARP;
     for (int matrix = 0; matrix < count; ++matrix) {
-        check_banks(matrix);
+        check_banks(all, matrix);
         unsigned short both[2];
         for (int i = 0; i < 2; ++i) {
             const int line = transposed ? lane % 4 * 2 + i : lane / 4;
             const int column = transposed ? lane / 4 : lane % 4 * 2 + i;
-            const u32 from = machine::shown_by(8 * matrix + line).words[0];
+            const u32 from = all[8 * matrix + line].words[0];
             if (from % 16) fail("ldmatrix: %u is no multiple of 16", from);
             machine::read(&both[i], from + 2 * column, 2);
         }
@@ -116,26 +118,26 @@ void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
 }
 
 void ptx::movmatrix_sync_aligned_m8n8_trans_b16(u32 &to, u32 from) {
-    machine::show({{from}});
+    const Shown *all = machine::show({{from}});
     const int lane = this_thread().index % WARP, column = lane / 4;
     to = 0;
     for (int i = 0; i < 2; ++i) {
-        const u32 both = machine::shown_by((lane % 4 * 2 + i) * 4 + column / 2).words[0];
+        const u32 both = all[(lane % 4 * 2 + i) * 4 + column / 2].words[0];
         to |= (column % 2 ? both >> 16 : both & 0xffff) << 16 * i;
     }
 }
 
 void ptx::store_matrices(u32 row, const u32 *const *from, bool transposed) {
-    machine::show({{row, *from[0], *from[1], *from[2], *from[3]}});
+    const Shown *all = machine::show({{row, *from[0], *from[1], *from[2], *from[3]}});
     const int lane = this_thread().index % WARP, matrix = lane / 8;
-    check_banks(matrix);
+    check_banks(all, matrix);
     u32 words[4];
-    for (int i = 0; i < 4; ++i) words[i] = machine::shown_by(lane % 8 * 4 + i).words[1 + matrix];
+    for (int i = 0; i < 4; ++i) words[i] = all[lane % 8 * 4 + i].words[1 + matrix];
     if (transposed)
         for (int i = 0; i < 4; ++i) {
             words[i] = 0;
             for (int half = 0; half < 2; ++half) {
-                const u32 both = machine::shown_by((2 * i + half) * 4 + lane % 8 / 2).words[1 + matrix];
+                const u32 both = all[(2 * i + half) * 4 + lane % 8 / 2].words[1 + matrix];
                 words[i] |= (lane % 2 ? both >> 16 : both & 0xffff) << 16 * half;
             }
         }
@@ -149,18 +151,21 @@ void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const
     const bool is_bf16 = !std::strcmp(kind, "m16n8k16.row.col.f32.bf16.bf16.f32");
     if (!is_bf16 && std::strcmp(kind, "m16n8k16.row.col.f32.f16.f16.f32"))
         fail("mma.sync: %s", kind);
-    machine::show({{*a[0], *a[1], *a[2], *a[3], *b[0], *b[1]}});
+    const Shown *all = machine::show({{*a[0], *a[1], *a[2], *a[3], *b[0], *b[1]}});
     const int lane = this_thread().index % WARP;
-    auto element = [&](int of_lane, int word, int which) {
-        const u32 both = machine::shown_by(of_lane).words[word];
-        return widened(which ? both >> 16 : both & 0xffff, is_bf16 ? 'b' : 'f');
-    };
-    for (int i = 0; i < 4; ++i) {
-        const int column = lane % 4 * 2 + i % 2;
-        for (int k = 0; k < 16; ++k)
-            *d[i] += element(lane / 4 * 4 + k % 8 / 2, k / 8 * 2 + i / 2, k % 2) *
-                     element(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
-    }
+    // The numbers of the two rows and columns that meet in this lane.
+    float rows[2][16], columns[2][16];
+    for (int i = 0; i < 2; ++i)
+        for (int k = 0; k < 16; ++k) {
+            const auto &of_row = all[lane / 4 * 4 + k % 8 / 2];
+            const auto &of_column = all[(lane % 4 * 2 + i) * 4 + k % 8 / 2];
+            const u32 a = of_row.words[k / 8 * 2 + i] >> 16 * (k % 2) & 0xffff;
+            const u32 b = of_column.words[4 + k / 8] >> 16 * (k % 2) & 0xffff;
+            rows[i][k] = widened(a, is_bf16 ? 'b' : 'f');
+            columns[i][k] = widened(b, is_bf16 ? 'b' : 'f');
+        }
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k) *d[i] += rows[i / 2][k] * columns[i % 2][k];
 }
 
 // --------------------------------------------------------------------------------------- wgmma
@@ -192,8 +197,9 @@ void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *
         fail("wgmma: an operand of 8 bits is transposed");
     // PTX ISA, wgmma.fence: before the first, and when registers were used since.
     if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
-    for (int i = 0; i < count; ++i)
-        if (d[i] != d[0] + i) fail("wgmma: sums that do not lie one after the other");
+    bool apart = false;
+    for (int i = 0; i < count; ++i) apart |= d[i] != d[0] + i;
+    if (apart) fail("wgmma: sums that do not lie one after the other");
     product.d = d[0];
     if (a) std::copy(a, a + 4, product.a);
     product.a_rows = a_rows, product.b_rows = b_rows;
@@ -209,7 +215,8 @@ void ptx::wgmma_commit_group_sync_aligned() {
     thread.products.clear();
     machine::meet(warpgroup.barrier, "wgmma.commit_group", [&] {
         warpgroup.groups.push_back(std::move(warpgroup.committing));
-        warpgroup.committing.assign(WARPGROUP, {});
+        warpgroup.committing = std::move(warpgroup.finished);
+        warpgroup.committing.resize(WARPGROUP);
         if (!(machine::mode & LATE_READS))
             machine::multiply(*thread.cta, thread.index / WARPGROUP);
     });
@@ -219,9 +226,11 @@ void ptx::wgmma_wait_group_sync_aligned(int pending) {
     Thread &thread = this_thread();
     Warpgroup &warpgroup = machine::this_warpgroup();
     machine::meet(warpgroup.barrier, "wgmma.wait_group", [&] {
-        for (; int(warpgroup.groups.size()) > pending; warpgroup.groups.pop_front())
+        for (; int(warpgroup.groups.size()) > pending; warpgroup.groups.pop_front()) {
             if (machine::mode & LATE_READS)
                 machine::multiply(*thread.cta, thread.index / WARPGROUP);
+            warpgroup.finished.swap(warpgroup.groups.front());
+        }
     });
 }
 

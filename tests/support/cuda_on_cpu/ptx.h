@@ -1,39 +1,28 @@
 // PTX instructions as functions, with the names that inline_ptx.py gives them. An operand in
-// brackets is an address; one in braces is a `list` of registers.
+// brackets is an address; one in braces is an array of the registers' addresses.
 #pragma once
 
-#include <cmath>
-#include <cstring>
-
-#include "machine.h"
+#include "thread.h"
 
 namespace ptx {
-
-// Registers, in order.
-template <class T, int N> struct List {
-    T *at[N];
-};
-template <class T, class... REST> List<T, 1 + sizeof...(REST)> list(T &first, REST &...rest) {
-    return {{&first, &rest...}};
-}
 
 // ------------------------------------------------------------------------------------- numbers
 
 inline void setp_ne_b32(bool &to, int a, int b) { to = a != b; }
 inline void selp_b32(int &to, int a, int b, bool first) { to = first ? a : b; }
 void add_rn_f16x2(u32 &to, u32 a, u32 b);
-inline void mov_b32(u32 &to, List<unsigned short, 2> parts) {
-    to = *parts.at[0] | u32(*parts.at[1]) << 16;
+inline void mov_b32(u32 &to, unsigned short *const (&parts)[2]) {
+    to = *parts[0] | u32(*parts[1]) << 16;
 }
-inline void tanh_approx_f32(float &to, float x) { to = std::tanh(x); }
+inline void tanh_approx_f32(float &to, float x) { to = __builtin_tanhf(x); }
 void cvt_rn_f16x2_e4m3x2(u32 &to, unsigned short from);
-inline void ex2_approx_ftz_f32(float &to, float x) { to = std::exp2(x); }
-inline void lg2_approx_ftz_f32(float &to, float x) { to = std::log2(x); }
+inline void ex2_approx_ftz_f32(float &to, float x) { to = __builtin_exp2f(x); }
+inline void lg2_approx_ftz_f32(float &to, float x) { to = __builtin_log2f(x); }
 inline void rcp_approx_ftz_f32(float &to, float x) { to = 1 / x; }
 void cvt_rn_bf16x2_f32(u32 &to, float high, float low);
 void cvt_rn_f16x2_f32(u32 &to, float high, float low);
-inline void mov_b32(List<unsigned short, 2> parts, u32 from) {
-    *parts.at[0] = from, *parts.at[1] = from >> 16;
+inline void mov_b32(unsigned short *const (&parts)[2], u32 from) {
+    *parts[0] = from, *parts[1] = from >> 16;
 }
 void cvt_f32_f16(float &to, unsigned short from);
 void cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low);
@@ -42,56 +31,56 @@ void cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low);
 
 inline void ld_shared_b32(u32 &to, u32 from) { machine::read(&to, from, 4); }
 inline void st_shared_b32(u32 to, u32 x) { machine::write(to, &x, 4); }
-template <class T> void st_shared_v4_f32(u32 to, List<T, 4> x) {
-    const float all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
+template <class T> void st_shared_v4_f32(u32 to, T *const (&x)[4]) {
+    const float all[4] = {*x[0], *x[1], *x[2], *x[3]};
     machine::write(to, all, 16);
 }
-template <class T> void ld_shared_v4_b32(List<T, 4> to, u32 from) {
+template <class T> void ld_shared_v4_b32(T *const (&to)[4], u32 from) {
     T all[4];
     machine::read(all, from, 16);
-    for (int i = 0; i < 4; ++i) *to.at[i] = all[i];
+    for (int i = 0; i < 4; ++i) *to[i] = all[i];
 }
-template <class T> void ld_shared_v2_f32(List<T, 2> to, u32 from) {
+template <class T> void ld_shared_v2_f32(T *const (&to)[2], u32 from) {
     T all[2];
     machine::read(all, from, 8);
-    for (int i = 0; i < 2; ++i) *to.at[i] = all[i];
+    for (int i = 0; i < 2; ++i) *to[i] = all[i];
 }
-template <class T> void ld_shared_v4_f32(List<T, 4> to, u32 from) { ld_shared_v4_b32(to, from); }
+template <class T> void ld_shared_v4_f32(T *const (&to)[4], u32 from) {
+    ld_shared_v4_b32(to, from);
+}
 
 void load_matrices(u32 *const *to, int count, u32 row, bool transposed);
-inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(List<u32, 4> to, u32 row) {
-    load_matrices(to.at, 4, row, false);
+inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(u32 *const (&to)[4], u32 row) {
+    load_matrices(to, 4, row, false);
 }
-inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(List<u32, 4> to, u32 row) {
-    load_matrices(to.at, 4, row, true);
+inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 *const (&to)[4], u32 row) {
+    load_matrices(to, 4, row, true);
 }
-inline void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(List<u32, 2> to, u32 row) {
-    load_matrices(to.at, 2, row, true);
+inline void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(u32 *const (&to)[2], u32 row) {
+    load_matrices(to, 2, row, true);
 }
 void movmatrix_sync_aligned_m8n8_trans_b16(u32 &to, u32 from);
 void store_matrices(u32 row, const u32 *const *from, bool transposed);
-template <class T> void stmatrix_sync_aligned_m8n8_x4_shared_b16(u32 row, List<T, 4> from) {
-    const u32 *all[4] = {from.at[0], from.at[1], from.at[2], from.at[3]};
-    store_matrices(row, all, false);
+inline void stmatrix_sync_aligned_m8n8_x4_shared_b16(u32 row, const u32 *const (&from)[4]) {
+    store_matrices(row, from, false);
 }
-template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, List<T, 4> from) {
-    const u32 *all[4] = {from.at[0], from.at[1], from.at[2], from.at[3]};
-    store_matrices(row, all, true);
+inline void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, const u32 *const (&from)[4]) {
+    store_matrices(row, from, true);
 }
 
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
 inline void ld_global_cg_b32(int &to, const int *from) { to = *from; }
-template <class T> void ld_global_cg_v2_f32(List<T, 2> to, const float *from) {
-    *to.at[0] = from[0], *to.at[1] = from[1];
+template <class T> void ld_global_cg_v2_f32(T *const (&to)[2], const float *from) {
+    *to[0] = from[0], *to[1] = from[1];
 }
-template <class T> void st_global_v4_b32(void *to, List<T, 4> x) {
-    const u32 all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
-    std::memcpy(to, all, 16);
+template <class T> void st_global_v4_b32(void *to, T *const (&x)[4]) {
+    const u32 all[4] = {*x[0], *x[1], *x[2], *x[3]};
+    __builtin_memcpy(to, all, 16);
 }
-template <class T> void red_global_add_v4_f32(void *to, List<T, 4> x) {
-    for (int i = 0; i < 4; ++i) static_cast<float *>(to)[i] += *x.at[i];
+template <class T> void red_global_add_v4_f32(void *to, T *const (&x)[4]) {
+    for (int i = 0; i < 4; ++i) static_cast<float *>(to)[i] += *x[i];
 }
 inline void prefetch_global_L1(const void *) {}
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
@@ -131,56 +120,63 @@ inline void mbarrier_try_wait_parity_relaxed_cluster_shared_cta_b64(bool &done, 
 
 // ----------------------------------------------------------------------------------------- TMA
 
-void load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier, u32 ranks);
-void store_tensor(const void *map, std::vector<int> at, u32 from);
+struct Coordinates {
+    int axes, at[5];
+};
+template <class T, int AXES> Coordinates coordinates(T *const (&registers)[AXES]) {
+    Coordinates all = {AXES};
+    for (int axis = 0; axis < AXES; ++axis) all.at[axis] = *registers[axis];
+    return all;
+}
+void load_tensor(u32 to, const void *map, const Coordinates &at, u32 barrier, u32 ranks);
+void store_tensor(const void *map, const Coordinates &at, u32 from);
 // The mask of this CTA alone.
 u32 own_mask();
 
 template <class T>
 void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(
-    u32 to, const void *map, List<T, 4> at, u32 barrier) {
-    load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, barrier, own_mask());
+    u32 to, const void *map, T *const (&at)[4], u32 barrier) {
+    load_tensor(to, map, coordinates(at), barrier, own_mask());
 }
 inline void prefetch_tensormap(const void *) {}
 template <class T>
 void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(
-    u32 to, const void *map, List<T, 4> at, u32 barrier, u64) {
+    u32 to, const void *map, T *const (&at)[4], u32 barrier, u64) {
     cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(to, map, at,
                                                                                  barrier);
 }
 template <class T>
 void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_multicast_cluster(
-    u32 to, const void *map, List<T, 4> at, u32 barrier, short ranks) {
-    load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, barrier, ranks);
+    u32 to, const void *map, T *const (&at)[4], u32 barrier, short ranks) {
+    load_tensor(to, map, coordinates(at), barrier, ranks);
 }
 template <class T>
 void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(
-    u32 to, const void *map, List<T, 5> at, u32 barrier) {
-    load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, barrier,
-                own_mask());
+    u32 to, const void *map, T *const (&at)[5], u32 barrier) {
+    load_tensor(to, map, coordinates(at), barrier, own_mask());
 }
 template <class T>
 void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(
-    u32 to, const void *map, List<T, 5> at, u32 barrier, u64) {
+    u32 to, const void *map, T *const (&at)[5], u32 barrier, u64) {
     cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(to, map, at,
                                                                                  barrier);
 }
 // Hints. Coordinates may lie outside of the tensor.
 template <class T>
-void cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, List<T, 4>) {}
+void cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, T *const (&)[4]) {}
 template <class T>
-void cp_async_bulk_prefetch_tensor_5d_L2_global_tile_L2_cache_hint(const void *, List<T, 5>, u64) {
-}
+void cp_async_bulk_prefetch_tensor_5d_L2_global_tile_L2_cache_hint(const void *, T *const (&)[5],
+                                                                   u64) {}
 inline void prefetch_global_L2(const void *) {}
 template <class T>
-void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, List<T, 5> at,
+void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, T *const (&at)[5],
                                                                u32 from) {
-    store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, from);
+    store_tensor(map, coordinates(at), from);
 }
 template <class T>
-void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, List<T, 4> at,
+void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, T *const (&at)[4],
                                                                u32 from) {
-    store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, from);
+    store_tensor(map, coordinates(at), from);
 }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to, const void *from,
                                                                     u32 bytes, u32 barrier);
@@ -197,13 +193,11 @@ void fence_proxy_async_shared_cta();
 // ------------------------------------------------------------------------------------- products
 
 void multiply(const char *kind, float *const *d, const u32 *const *a, const u32 *const *b);
-template <class A, class B, class C>
-void mma_sync_aligned(const char *kind, List<float, 4> d, List<A, 4> a, List<B, 2> b,
-                      List<C, 4> c) {
-    const u32 *left[4] = {a.at[0], a.at[1], a.at[2], a.at[3]}, *right[2] = {b.at[0], b.at[1]};
+inline void mma_sync_aligned(const char *kind, float *const (&d)[4], const u32 *const (&a)[4],
+                             const u32 *const (&b)[2], float *const (&c)[4]) {
     for (int i = 0; i < 4; ++i)
-        if (c.at[i] != d.at[i]) machine::fail("mma.sync adds to other registers than it writes");
-    multiply(kind, d.at, left, right);
+        if (c[i] != d[i]) machine::fail("mma.sync adds to other registers than it writes");
+    multiply(kind, d, a, b);
 }
 
 void wgmma_fence_sync_aligned();
@@ -217,17 +211,18 @@ inline void only_ones(int scale_a, int scale_b) {
 }
 // Both operands in shared memory. 8-bit operands have no transposes.
 template <int N>
-void wgmma_mma_async_sync_aligned(const char *kind, List<float, N> d, u64 a, u64 b, bool add,
+void wgmma_mma_async_sync_aligned(const char *kind, float *const (&d)[N], u64 a, u64 b, bool add,
                                   int scale_a, int scale_b, int transpose_a = 0,
                                   int transpose_b = 0) {
     only_ones(scale_a, scale_b);
-    issue(kind, d.at, N, nullptr, a, b, add, transpose_b, transpose_a);
+    issue(kind, d, N, nullptr, a, b, add, transpose_b, transpose_a);
 }
 template <int N>
-void wgmma_mma_async_sync_aligned(const char *kind, List<float, N> d, List<const u32, 4> a, u64 b,
-                                  bool add, int scale_a, int scale_b, int transpose_b = 0) {
+void wgmma_mma_async_sync_aligned(const char *kind, float *const (&d)[N],
+                                  const u32 *const (&a)[4], u64 b, bool add, int scale_a,
+                                  int scale_b, int transpose_b = 0) {
     only_ones(scale_a, scale_b);
-    issue(kind, d.at, N, a.at, 0, b, add, transpose_b);
+    issue(kind, d, N, a, 0, b, add, transpose_b);
 }
 inline void setmaxnreg_inc_sync_aligned_u32(int count) {
     if (count < 24 || count > 256 || count % 8) machine::fail("setmaxnreg: %d registers", count);
