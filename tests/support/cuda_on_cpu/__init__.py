@@ -46,6 +46,8 @@ SHARED = "TUNEFA_TESTS_CUDA_ON_CPU"
 _CODE = ("-std=c++17", "-march=native", "-ffp-contract=off", "-fPIC", "-w", "-iquote", str(FOLDER))
 # A program runs for less time than its compilation takes. Nothing is thrown through a kernel.
 _OF_PROGRAMS = (*_CODE, "-Og", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
+# The machine brings the standard libraries, used or not: programs need not be linked with them.
+_OF_MACHINE = (*_CODE, "-O1", "-Wl,--no-as-needed")
 _LINKED = ("-shared", "-Wl,-Bsymbolic")
 _SHARED_MEMORY = re.compile(r"extern __shared__ [^;]*?(\w+)\[\];")
 _CLUSTER = re.compile(r"__cluster_dims__\((\d+), 1, 1\)")
@@ -172,7 +174,8 @@ def _library(program: Path) -> Path:
     library = machine.with_name(f"{content}.so")
     if not library.exists():
         made = machine.with_name(f"{content}-{os.getpid()}.so")
-        _run(*_OF_PROGRAMS, *_LINKED, "-include", header, program, machine, "-o", made)
+        options = (*_OF_PROGRAMS, *_LINKED, "-nostdlib", "-include", header)
+        _run(*options, program, machine, "-o", made)
         made.replace(library)
     return library
 
@@ -189,7 +192,7 @@ def _machine() -> tuple[Path, Path]:
         if not library.exists():
             made = folder / "incomplete.so"
             _run(*_OF_PROGRAMS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
-            _run(*_CODE, "-O1", *_LINKED, *sources, "-o", made)
+            _run(*_OF_MACHINE, *_LINKED, *sources, "-o", made)
             made.replace(library)
     return header, library
 

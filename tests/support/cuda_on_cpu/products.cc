@@ -69,6 +69,11 @@ static u32 narrowed_e4m3(float value) {
     return bits | (std::signbit(value) ? 0x80 : 0);
 }
 
+// Here, as a program is linked without the C library, and would get the slow ones of old programs.
+void ptx::tanh_approx_f32(float &to, float x) { to = std::tanh(x); }
+void ptx::ex2_approx_ftz_f32(float &to, float x) { to = std::exp2(x); }
+void ptx::lg2_approx_ftz_f32(float &to, float x) { to = std::log2(x); }
+
 void ptx::cvt_rn_bf16x2_f32(u32 &to, float high, float low) {
     to = narrowed_bf16(low) | narrowed_bf16(high) << 16;
 }

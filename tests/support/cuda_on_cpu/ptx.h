@@ -14,10 +14,10 @@ void add_rn_f16x2(u32 &to, u32 a, u32 b);
 inline void mov_b32(u32 &to, unsigned short *const (&parts)[2]) {
     to = *parts[0] | u32(*parts[1]) << 16;
 }
-inline void tanh_approx_f32(float &to, float x) { to = __builtin_tanhf(x); }
+void tanh_approx_f32(float &to, float x);
 void cvt_rn_f16x2_e4m3x2(u32 &to, unsigned short from);
-inline void ex2_approx_ftz_f32(float &to, float x) { to = __builtin_exp2f(x); }
-inline void lg2_approx_ftz_f32(float &to, float x) { to = __builtin_log2f(x); }
+void ex2_approx_ftz_f32(float &to, float x);
+void lg2_approx_ftz_f32(float &to, float x);
 inline void rcp_approx_ftz_f32(float &to, float x) { to = 1 / x; }
 void cvt_rn_bf16x2_f32(u32 &to, float high, float low);
 void cvt_rn_f16x2_f32(u32 &to, float high, float low);
