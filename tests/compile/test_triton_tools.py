@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from triton import runtime
 
 from tests.support.small_gluon import known_zero
-from tunefa import assets
 from tunefa.compile import contract, triton_tools, wgmma_descriptors
 from tunefa.compile.contract import CompileError
 from tunefa.compile.languages import gluon, triton
@@ -62,19 +62,49 @@ def test_ptxas_12_8_leaves_descriptors_unset_and_the_config_is_refused(
             gluon.compile(case, case.default())
 
 
-def test_a_binary_is_disassembled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(assets, "cache", lambda: tmp_path)
-    monkeypatch.setattr(wgmma_descriptors, "MENDED", (99, 0))
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A binary, and a cache of Triton's that does not know it."""
     made = gluon.compile(SMALL, SMALL.default()).binary
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    return made
+
+
+def kept(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_binary_is_checked_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, unchecked: Any
+) -> None:
+    monkeypatch.setattr(wgmma_descriptors, "MENDED", (99, 0))
+    triton_tools.check_descriptors(unchecked)
     monkeypatch.setattr(wgmma_descriptors, "unset", lambda sass: "UR5 of a wgmma")
-    triton_tools.check_descriptors(made)
-    (tmp_path / f"checked-{wgmma_descriptors.FORMAT}" / made.hash).unlink()
+    triton_tools.check_descriptors(unchecked)
+    (note,) = kept(tmp_path)
+    note.unlink()
     with pytest.raises(CompileError, match="UR5 of a wgmma"):
-        triton_tools.check_descriptors(made)
+        triton_tools.check_descriptors(unchecked)
+    assert not kept(tmp_path)
 
 
-def test_a_later_ptxas_is_not_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(assets, "cache", lambda: tmp_path)
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    monkeypatch: pytest.MonkeyPatch, unchecked: Any
+) -> None:
+    def put(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(wgmma_descriptors, "MENDED", (99, 0))
+    monkeypatch.setattr(runtime.cache.FileCacheManager, "put", put)
+    triton_tools.check_descriptors(unchecked)
+    monkeypatch.setattr(wgmma_descriptors, "unset", lambda sass: "UR5 of a wgmma")
+    with pytest.raises(CompileError, match="UR5 of a wgmma"):
+        triton_tools.check_descriptors(unchecked)
+
+
+def test_a_later_ptxas_is_not_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, unchecked: Any
+) -> None:
     monkeypatch.setattr(wgmma_descriptors, "MENDED", (12, 0))
-    gluon.compile(SMALL, SMALL.default())
-    assert not list(tmp_path.iterdir())
+    triton_tools.check_descriptors(unchecked)
+    assert not kept(tmp_path)

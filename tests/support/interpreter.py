@@ -70,14 +70,14 @@ WORKLOADS = [
     "decode_b2_h72_q2_k140_d112_dv80_fp16_full_varlen_mla",
     # A prefix that sequences share, of some pages or of none.
     "decode_b3_h4_kv2_k300_d32_fp16_page16_varlen_sinks_prefix",
-    "decode_b2_h4_kv1_q9_k600_d40_dv32_bf16_page64_softcap_prefix",
+    "decode_b2_h4_kv1_q9_k300_d40_dv32_bf16_page64_softcap_prefix",
     "decode_h2_q2_k20_d16_fp16_full_page16_prefix",
     # Packed queries over pages: more and fewer queries than keys, windows on both sides.
     "prefill_b3_h4_kv2_q50_k90_d64_bf16_page16_varlen",
     "prefill_b2_h6_kv2_q20_k150_d40_fp16_page48_w30_softcap_sinks",
     "prefill_b3_h16_kv1_q36_k20_d32_fp16_page1_varlen",
     "prefill_b2_h2_q40_k90_d64_dv32_fp16_full_page32_w20_a9",
-    "prefill_b2_h14_kv2_q20_k300_d32_bf16_page128_varlen_e4m3cache",
+    "prefill_b2_h14_kv2_q20_k150_d32_bf16_page128_varlen_e4m3cache",
     "prefill_b2_h2_kv2_q140_k300_d16_fp16_full_page256",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",

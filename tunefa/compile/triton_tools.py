@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tunefa import assets
 from tunefa.compile import machine_code, wgmma_descriptors
 from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
@@ -56,12 +57,12 @@ def _tool(name: str, *arguments: str) -> str:
 
 def resources(binary: Any, *beside: Any) -> Resources:
     """Returns the resources: shared memory from Triton, the others from cuobjdump."""
-    usage = _USAGE.search(_dumped(binary, "resource-usage"))
+    usage = _USAGE.search(_dumped(binary.asm["cubin"], "resource-usage"))
     if usage is None:
         raise CompileError("cuobjdump prints no resource usage for this cubin")
     registers, stack_bytes, spill_bytes = int(usage[1]), int(usage[2]), 0
     if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
-        widths = _SPILL_STORE.findall(_dumped(binary, "sass"))
+        widths = _SPILL_STORE.findall(_disassembled(binary.asm["cubin"]))
         spill_bytes = sum(int(width or 32) // 8 for width in widths)
     code = machine_code.of_triton(binary, *beside)
     return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes, code=code)
@@ -70,24 +71,33 @@ def resources(binary: Any, *beside: Any) -> Resources:
 def check_descriptors(binary: Any) -> None:
     """Raises CompileError if ptxas left a wgmma descriptor unset, see `wgmma_descriptors`.
 
-    Disassembling takes 0.4 s, so a file in the cache says of a binary that it was checked.
+    Disassembling takes 0.4 s, so a file beside the binary in Triton's cache says that it was
+    checked, whoever's TUNEFA_HOME asks next.
     """
     if "wgmma" not in binary.asm["ptx"]:
         return
-    checked = assets.cache() / f"checked-{wgmma_descriptors.FORMAT}" / binary.hash
-    if checked.exists():
+    cache = installed().runtime.cache.get_cache_manager(binary.hash)
+    checked = f"tunefa-checked-{wgmma_descriptors.FORMAT}"
+    if cache.get_file(checked):
         return
     ptxas = f"ptxas {installed().knobs.nvidia.ptxas.version}"  # TRITON_PTXAS_PATH may name another
     if release(ptxas) >= wgmma_descriptors.MENDED:
         return
-    if found := wgmma_descriptors.unset(_dumped(binary, "sass")):
+    if found := wgmma_descriptors.unset(_disassembled(binary.asm["cubin"])):
         raise CompileError(f"{ptxas} leaves {found} unset where a loop before is skipped")
-    assets.keep(checked, b"")
+    with contextlib.suppress(OSError):  # one that cannot be written is checked again next time
+        cache.put(b"", checked)
 
 
-def _dumped(binary: Any, what: str) -> str:
-    """Returns what `cuobjdump --dump-...` prints of a binary."""
+@functools.lru_cache(maxsize=4)  # of the kernels of one call, which are checked before spills count
+def _disassembled(cubin: bytes) -> str:
+    """Returns the instructions of a cubin."""
+    return _dumped(cubin, "sass")
+
+
+def _dumped(cubin: bytes, what: str) -> str:
+    """Returns what `cuobjdump --dump-...` prints of a cubin."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.asm["cubin"])
+        file.write(cubin)
         file.flush()
         return _tool("cuobjdump", f"--dump-{what}", file.name)

@@ -47,6 +47,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunefa.compile import triton_interpreter
 from tunefa.compile import triton_tools as tools
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
 from tunefa.errors import TunefaError
@@ -214,6 +215,7 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     from tunefa.compile.launch.interpreted import steps
     from tunefa.compile.launch.triton_launch import for_triton
 
+    triton_interpreter.quicken()
     try:
         for variant, grid, arguments in steps(spec, tensors):
             _function(variant)[grid](*map(for_triton, arguments))
