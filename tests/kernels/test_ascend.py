@@ -68,11 +68,13 @@ def test_the_default_fits(kernel: Kernel, workload: Workload) -> None:
 def test_bounds_never_exceed_what_the_compiler_takes_and_some_are_exact(
     kernel: Kernel, workload: Workload, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """48 tiles a version. With room for every buffer, L1 and L0C are what the formulas say."""
+    """30 tiles a version. With room for every buffer, L1 and L0C are what the formulas say: those
+    of fp16 are those of bf16, of which more tiles are compiled."""
     choose(version, monkeypatch)
     language, space = languages.load("ascend"), kernel.space.untimed()
     configs = space.feasible(workload, B3).configs
-    for config in random.Random(str(workload)).sample(configs, 4):
+    count = 4 if workload.dtype == "bf16" else 1
+    for config in random.Random(str(workload)).sample(configs, count):
         bounds = space.estimate(config, workload, B3)
         tiling, _ = space.tiling_as_and_estimate(NpuTiling, config, workload, B3)
         found = language.compiler_report(kernel, kernel.module.variant(workload, config), B3)

@@ -5,8 +5,13 @@ numbers of rows and sequences."""
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.support import processes
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import ops
+from tunefa.spec.rounding import coarse_ceil
+from tunefa.spec.target import Case
 
 CODE = """
 import torch
@@ -45,12 +50,13 @@ def run(lengths, page_size, group, config, mask="causal", beyond=0):
     assert bool(out[count:].isnan().all()), "rows of no sequence are not written"
     assert bool(lse[:, count:].isnan().all())
 
-RAGGED = ((5, 9), (0, 4), (1, 33), (12, 12), (3, 0), (7, 2), (1, 1), (0, 0), (40, 70))
+SHORT = (5, 9), (0, 4), (1, 33), (12, 12), (3, 0), (7, 2), (1, 1), (0, 0)
+FEW, RAGGED = (*SHORT, (20, 37)), (*SHORT, (40, 70))
 TILE = {"USE_TMA": 0, "PACK_GQA": 1}
 for group in range(1, 9):
-    run(RAGGED[:: (-1) ** group], (16, 4)[group % 2], group, TILE)
+    run(FEW[:: (-1) ** group], (16, 4)[group % 2], group, TILE)
 for group in (1, 2, 3):
-    run(RAGGED[:: -((-1) ** group)], (4, 16)[group % 2], group, {**TILE, "PACK_GQA": 0})
+    run(FEW[:: -((-1) ** group)], (4, 16)[group % 2], group, {**TILE, "PACK_GQA": 0})
 for page_size in (1, 16, 32, 48, 64):
     run(RAGGED, page_size, 4, TILE)
 for page_size in (16, 64):
@@ -61,27 +67,6 @@ for mask in ("full", "causal_w5", "full_w9_a3", "full_a2", "full_w30"):
 run(((0, 5),) * 130 + ((3, 5),) * 3, 4, 1, TILE)  # more sequences than are counted at once
 run(((4, 16),), 16, 2, TILE, beyond=1000)  # a length beyond the pages counts as full pages
 print("right")
-"""
-COARSE = """
-import torch
-from tunefa.compile.contract import LaunchSpec
-from tunefa.measure import ops
-from tunefa.spec.rounding import coarse_ceil
-from tunefa.spec.target import Case
-
-text = "prefill_b9_h4_kv2_q50_k64_d16_fp16_page16"
-case = Case.from_names("attention_prefill_triton", text, "sm90")
-kernel, config = case.kernel.module, {**case.default(), "BLOCK_M": 16, "PACK_GQA": 0}
-made = ops.of(case.workload).tensors(case.workload, "cpu", seed=0)
-grid = kernel.arguments(made, LaunchSpec(case, config, 0.25))[0]
-for rows in (449, 450, 480):
-    for batch in (9, 10):
-        q = torch.zeros(rows, 4, 16)
-        other = (q, *made[1:7], torch.zeros(batch + 1, dtype=torch.int32))
-        assert kernel.arguments(other, LaunchSpec(case, config, 0.25))[0] == grid
-        assert coarse_ceil(rows) == coarse_ceil(450) and coarse_ceil(batch) == coarse_ceil(9)
-        tiles = sum(-(-each // 16) for each in [rows - batch + 1] + [1] * (batch - 1))
-        assert 4 * tiles <= grid[0]
 """
 PLANNED = """
 import torch
@@ -147,7 +132,20 @@ def test_ragged_lengths_pages_and_groups() -> None:
 
 
 def test_one_launch_serves_all_calls_of_a_plan() -> None:
-    assert processes.interpreted_code(COARSE) == ""
+    text = "prefill_b9_h4_kv2_q50_k64_d16_fp16_page16"
+    case = Case.from_names("attention_prefill_triton", text, "sm90")
+    kernel, config = case.kernel.module, {**case.default(), "BLOCK_M": 16, "PACK_GQA": 0}
+    spec = LaunchSpec(case, config, 0.25)
+    made = ops.of(case.workload).tensors(case.workload, "cpu", seed=0)
+    grid = kernel.arguments(made, spec)[0]
+    for rows in (449, 450, 480):
+        for batch in (9, 10):
+            q = torch.zeros(rows, 4, 16)
+            other = (q, *made[1:7], torch.zeros(batch + 1, dtype=torch.int32))
+            assert kernel.arguments(other, spec)[0] == grid
+            assert coarse_ceil(rows) == coarse_ceil(450) and coarse_ceil(batch) == coarse_ceil(9)
+            tiles = sum(-(-each // 16) for each in [rows - batch + 1] + [1] * (batch - 1))
+            assert 4 * tiles <= grid[0]
 
 
 def test_a_plan_launches_the_kernel_on_each_call_s_tensors() -> None:
