@@ -203,11 +203,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=55.0, help="of the races; default: 55")
     parser.add_argument("--workers", type=int, help="compilers at once")
     options = parser.parse_args()
+    if options.measure is not None and not driver.devices():
+        parser.error("--measure needs a GPU, and this machine has none")
     found = by_kernel()
     name, text = "portfolio", summary(found)
     if options.measure is not None:
-        if not driver.devices():
-            parser.error("--measure needs a GPU, and this machine has none")
         target = Target.named(driver.device(0).name)
         key = options.measure, target.device.name
         if key not in found:
