@@ -1,7 +1,7 @@
 """Measures what a small call costs the host: `tunefa.flash_attention`, its parts, and PyTorch's
 attention; and calls with lengths that were not seen before (`benchmarks/new_lengths.py`).
 
-    python -m benchmarks.host_cost [--lengths N] [WORKLOAD ...]
+    python -m benchmarks.host_cost [--lengths N] [--in-turns] [WORKLOAD ...]
 
 The result of the first part is the host's time per call in microseconds: the median of five rows of
 200 calls. The calls of a row do not wait for the device; between rows the host waits until the
@@ -9,7 +9,9 @@ device is done. `WORKLOAD` are those of this part.
 
 The second part has N calls of each kind (2,000), with another length each time: the median and
 percentiles of their times in microseconds, from the call to the first launch and to the return, and
-what all of them leave behind in memory, plans and compiled configs.
+what all of them leave behind in memory, plans and compiled configs. With --in-turns the kinds run
+in turns, each beside PyTorch's attention: so their times compare on a host whose speed changes, and
+memory is not told.
 """
 
 from __future__ import annotations
@@ -106,11 +108,23 @@ def figures(workload: Workload) -> dict[str, float | str]:
     return found
 
 
+def print_in_turns(count: int, clock: new_lengths.LaunchClock) -> None:
+    """Prints one JSON line per kind of calls, and one of PyTorch's attention beside them."""
+    workload = Workload.parse(WORKLOADS[1])
+    made = check.tensors(workload, "cuda")
+    beside = sdpa(workload, tuple(tensor.transpose(1, 2) for tensor in made[:4]))
+    found, peer = new_lengths.in_turns(new_lengths.KINDS, count, clock, beside)
+    for kind, each in zip(new_lengths.KINDS, found, strict=True):
+        print(json.dumps({"new lengths": kind.name, "from": kind.workload, **each}), flush=True)
+    print(json.dumps({"sdpa beside them": str(workload), "call to return": peer}), flush=True)
+
+
 def main() -> None:
     """Prints one JSON line per workload, and one per kind of calls with new lengths."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     parser.add_argument("--lengths", type=int, default=LENGTHS, metavar="N")
+    parser.add_argument("--in-turns", action="store_true", help="all kinds in turns, beside sdpa")
     given = parser.parse_args()
     clock = new_lengths.LaunchClock()
     device = {"device": driver.device(0).name, "torch": torch.__version__}
@@ -119,6 +133,9 @@ def main() -> None:
         workload = Workload.parse(text)
         print(json.dumps({"workload": str(workload), **figures(workload)}), flush=True)
         print(json.dumps({"ran": str(tunefa.last_choice())}), flush=True)
+    if given.in_turns:
+        print_in_turns(given.lengths, clock)
+        return
     for kind in new_lengths.KINDS:
         found = new_lengths.figures(kind, given.lengths, clock)
         print(json.dumps({"new lengths": kind.name, "from": kind.workload, **found}), flush=True)

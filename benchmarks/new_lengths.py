@@ -8,9 +8,10 @@ lengths grow by one from call to call, over a cache and with few queries the key
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ FIRST = 16
 """Calls that make a family known, and are not counted."""
 REPEATED, CALLS_BEFORE = 8, 20
 """Every so-manieth length is called this often, before a call of a known length is timed."""
+TURN = 20
+"""Calls of one kind that follow one another, where kinds run in turns."""
 Call = Callable[[], Any]
 
 
@@ -144,40 +147,70 @@ class LaunchClock:
         return time.perf_counter()
 
 
-def figures(kind: Kind, count: int, clock: LaunchClock, device: str = "cuda") -> dict[str, Any]:
-    """The host's times in us of so many calls with new lengths, each timed by itself, and what they
-    leave behind. "known length" has a later call of every eighth length.
+class Timed:
+    """Calls of one kind with new lengths, each timed by itself."""
 
-    "launched" says how many of the calls started a kernel of tunefa's.
-    """
-    to_launch: list[float] = []
-    to_return: list[float] = []
-    known: list[float] = []
-    held = [(0, 0)]
-    for number, call in enumerate(kind.calls(Workload.parse(kind.workload), count, device)):
-        if number in (count // 2, count - 1):  # the first half fills what is bounded
-            held.append(memory(device))
-        _time(call, clock, to_launch, to_return)
-        if number % REPEATED == 0:
-            for _ in range(CALLS_BEFORE):
-                call()
-            _time(call, clock, [], known)
-        if number == FIRST:
-            for each in (to_launch, to_return, known):
-                each.clear()
-        if number % 100 == 99 and device == "cuda":
-            torch.cuda.synchronize()  # the queue of launches is finite, and a full one waits
+    def __init__(self, kind: Kind, count: int, clock: LaunchClock, device: str) -> None:
+        self._calls = enumerate(kind.calls(Workload.parse(kind.workload), count, device))
+        self._clock, self._device = clock, device
+        self._to_launch: list[float] = []
+        self._to_return: list[float] = []
+        self._known: list[float] = []
+
+    def go(self, count: int) -> None:
+        """Times so many more calls, and each eighth one again."""
+        for number, call in itertools.islice(self._calls, count):
+            _time(call, self._clock, self._to_launch, self._to_return)
+            if number % REPEATED == 0:
+                for _ in range(CALLS_BEFORE):
+                    call()
+                _time(call, self._clock, [], self._known)
+            if number == FIRST:
+                for each in (self._to_launch, self._to_return, self._known):
+                    each.clear()
+            if number % 100 == 99 and self._device == "cuda":
+                torch.cuda.synchronize()  # the queue of launches is finite, and a full one waits
+
+    def figures(self) -> dict[str, Any]:
+        """The times in us. "known length" has a later call of every eighth length, and "launched"
+        says how many of the calls started a kernel of tunefa's."""
+        return {
+            "call to launch": spread(self._to_launch),
+            "call to return": spread(self._to_return),
+            "known length, call to return": spread(self._known),
+            "launched": len(self._to_launch) / len(self._to_return),
+        }
+
+
+def figures(kind: Kind, count: int, clock: LaunchClock, device: str = "cuda") -> dict[str, Any]:
+    """The host's times in us of so many calls with new lengths, and what they leave behind."""
+    timed = Timed(kind, count, clock, device)
+    timed.go(count // 2)  # the first half fills what is bounded
+    first = memory(device)
+    timed.go(count - count // 2)
     runtime = process.current()
     return {
-        "call to launch": spread(to_launch),
-        "call to return": spread(to_return),
-        "known length, call to return": spread(known),
-        "launched": len(to_launch) / len(to_return),
-        "host and device MB by the first half": held[1],
-        "host and device MB by the second half": held[-1],
+        **timed.figures(),
+        "host and device MB by the first half": first,
+        "host and device MB by the second half": memory(device),
         "plans": len(runtime._plans) + len(runtime._backward_plans) + len(runtime.caches.plans),
         "compiled configs": sum(len(each) for _, each in runtime.planner.devices.values()),
     }
+
+
+def in_turns(
+    kinds: Sequence[Kind], count: int, clock: LaunchClock, beside: Call, device: str = "cuda"
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The figures of each kind, and the times of `beside` in us. Kinds run in turns of TURN calls,
+    each turn behind TURN calls of `beside`: a host's speed changes within seconds."""
+    timed = [Timed(kind, count, clock, device) for kind in kinds]
+    peer: list[float] = []
+    for _ in range(0, count, TURN):
+        for each in timed:
+            for _ in range(TURN):
+                _time(beside, clock, [], peer)
+            each.go(TURN)
+    return [each.figures() for each in timed], spread(peer)
 
 
 def _time(call: Call, clock: LaunchClock, to_launch: list[float], to_return: list[float]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import new_lengths
 from benchmarks.new_lengths import KINDS, Call, Kind, LaunchClock
+from tests.support.fake_cuda import FakeCuda
 from tests.support.hopper_on_cpu import hopper
 from tunefa.runtime import process
 from tunefa.runtime.call import Options, Tensors
@@ -46,10 +47,11 @@ def test_no_kind_makes_the_forward_lengths_of_another_known() -> None:
     assert len({*forward}) == len(forward) == 5
 
 
-def test_times_are_those_up_to_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def dense(monkeypatch: pytest.MonkeyPatch) -> tuple[Kind, FakeCuda]:
+    """A kind of calls whose kernel is launched, and the driver that is told."""
     runtime, cuda = hopper(monkeypatch, "attention_fwd_cuda_sm90")
     monkeypatch.setattr(process, "_RUNTIME", runtime)
-    clock = LaunchClock()
 
     def run(given: Tensors) -> torch.Tensor:
         return runtime.plan(given, Options(True)).output(given, None)
@@ -60,12 +62,29 @@ def test_times_are_those_up_to_the_first_launch(monkeypatch: pytest.MonkeyPatch)
             x = q[:, : w.seqlen_q + more]
             yield partial(run, Tensors(x, x, x))
 
-    kind = Kind("dense", "b1_h8_kv8_q256_d128_causal", calls)
-    found = new_lengths.figures(kind, 40, clock, "cpu")
+    return Kind("dense", "b1_h8_kv8_q256_d128_causal", calls), cuda
+
+
+def test_times_are_those_up_to_the_first_launch(dense: tuple[Kind, FakeCuda]) -> None:
+    kind, cuda = dense
+    found = new_lengths.figures(kind, 40, LaunchClock(), "cpu")
     assert found["launched"] == 1.0 and found["plans"] == 40 + 1, "one is for a next call"
     assert 0 < found["call to launch"]["p50"] <= found["call to return"]["p50"]
     assert found["known length, call to return"]["p99"] > 0
     assert len(cuda.started) == 40 + 5 * 21
+
+
+def test_kinds_run_in_turns(dense: tuple[Kind, FakeCuda]) -> None:
+    kind, cuda = dense
+    started: list[int] = []
+    found, peer = new_lengths.in_turns(
+        [kind, kind], 40, LaunchClock(), lambda: started.append(len(cuda.started)), "cpu"
+    )
+    assert [each["launched"] for each in found] == [1.0, 1.0] and peer["p50"] > 0
+    assert len(started) == 4 * new_lengths.TURN
+    # Before each turn of 20 calls, of which every eighth is repeated 21 times.
+    turns = started[:: new_lengths.TURN]
+    assert turns == [0, 20 + 3 * 21, 2 * (20 + 3 * 21), 3 * 20 + 8 * 21]
 
 
 def test_few_times_have_no_spread() -> None:
