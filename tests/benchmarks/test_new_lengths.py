@@ -83,8 +83,8 @@ def test_kinds_run_in_turns(dense: tuple[Kind, FakeCuda]) -> None:
     assert [each["launched"] for each in found] == [1.0, 1.0] and peer["p50"] > 0
     assert len(started) == 4 * new_lengths.TURN
     # Before each turn of 20 calls, of which every eighth is repeated 21 times.
-    turns = started[:: new_lengths.TURN]
-    assert turns == [0, 20 + 3 * 21, 2 * (20 + 3 * 21), 3 * 20 + 8 * 21]
+    begins = started[:: new_lengths.TURN]
+    assert begins == [0, 20 + 3 * 21, 2 * (20 + 3 * 21), 3 * 20 + 8 * 21]
 
 
 def test_few_times_have_no_spread() -> None:
