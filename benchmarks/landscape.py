@@ -111,7 +111,7 @@ def record(
     request = replace(request, strategy="random", resume=resume.find(request).path)
     start = time.monotonic()
     with resume.opened(request) as journal:
-        earlier = resume.trials(request.resume, case.kernel.name, case.feasible())
+        earlier = resume.trials(request.resume, case)
         done = {identity(trial.config): trial for trial in earlier}
         todo = [config for config in configs if identity(config) not in done]
         objective = MeasuredInGraph(case, None, bench, shared)

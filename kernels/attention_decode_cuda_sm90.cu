@@ -18,8 +18,8 @@
 //      panel 0 (128 bytes a row)  panel 1 ...   panel 0 ...
 //
 // While the kernel before still runs, a CTA finds its first split by what the lengths are so far, and
-// brings the queries and the first blocks to the L2 cache. If the lengths are others then, it finds
-// the split anew.
+// brings the queries and the first blocks to the L2 cache. If a length has changed by the end of that
+// kernel, it finds the split again.
 
 #include "cuda/bulk_copy.cuh"
 #include "cuda/decode_rows.cuh"
@@ -279,12 +279,11 @@ DEVICE void attend_leaves(QueryRows& rows, const SplitQueries& q, Pipeline& pipe
 }
 
 // Waits for the kernel before, and puts the pipeline at the CTA's first split. It is found before the
-// wait, so that its first block and its queries come to the L2 cache, and once more if the lengths
-// have become others.
+// wait, so that its first block and its queries come to the L2 cache, and again if a length has
+// changed. The cache comes with the early lengths, and gets the others.
 DEVICE void find_first_split(Pipeline& pipeline, Cache& cache, const Sizes& sizes,
                              const int* seqlens, const Element* q, const Strides& q_strides) {
-    const Lengths early(sizes, seqlens, true);
-    cache.lengths = early;
+    const Lengths early = cache.lengths;
     cache.height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, early);
     pipeline.at.begin(sizes, cache, blockIdx.x);
     pipeline.prefetch(sizes, cache);
@@ -314,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 
     Pipeline pipeline;
     pipeline.init(smem, warp, k_map, v_map);
-    Cache cache = {&k_map, &v_map, table};
+    Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), 0};
     find_first_split(pipeline, cache, sizes, seqlens, q, q_strides);
     Cursor at = pipeline.at;
     pipeline.fetch(sizes, cache);

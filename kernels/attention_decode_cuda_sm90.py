@@ -14,8 +14,8 @@ them. What differs:
 * both kernels start while the kernel before them runs, by programmatic dependent launch, and the
   first one brings what it reads first to the L2 cache meanwhile.
 
-Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 16 query
-rows, or 32 up to head_dim 128.
+Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 32 query
+rows up to head_dim 64, 16 up to 128, and 8 beyond.
 
 What each parameter trades:
     BLOCK_N         keys that a warp copies and computes at once

@@ -46,7 +46,7 @@ DEVICE void load_transposed_block(const TensorMap* map, u32 to, u32 barrier, int
 
 #if DEPENDENT_LAUNCH
 // Waits for the kernel before. What a CTA copies first is brought to the L2 cache meanwhile: the
-// queries of its first tile, and a block of K and of V, which that kernel writes with e4m3.
+// queries of its first tile, a block of K, and one of V, but with e4m3, where that kernel writes V.
 DEVICE void prefetch_and_wait(const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
                               const Sizes& sizes, const WorkInfo& work) {
     int last = visible_blocks(sizes, work.cluster_row, ROWS) - 1;

@@ -1,8 +1,8 @@
 // Hints to the L2 cache, and loads that the L1 cache does not keep.
 //
 // A kernel that starts while the kernel before still runs (cuda/dependent_launch.cuh) may bring to
-// the L2 cache what it will read, although that kernel may still write it: the L2 cache has one copy
-// of each byte for the whole GPU. The L1 cache of an SM would keep the old one.
+// the L2 cache what it will read, although that kernel may still write it: the L2 cache is coherent for
+// the whole GPU. The L1 cache of an SM is not, and would keep the old numbers.
 #pragma once
 
 #include "cuda/ptx.cuh"

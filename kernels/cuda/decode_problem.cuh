@@ -71,7 +71,6 @@ struct Lengths {
     bool is_early;
     int keys;
 
-    DEVICE Lengths() {}
     DEVICE Lengths(const Sizes& sizes, const int* seqlens, bool is_early)
         : seqlens(seqlens), is_early(is_early), keys(0) {
         const int lane = threadIdx.x % 32;

@@ -157,7 +157,7 @@ def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
 
 
 def test_the_kernel_before_may_write_lengths_and_pages() -> None:
-    """A call in a graph starts while the kernel before it runs, and reads what that has written."""
+    """A call in a graph starts when the kernel before it ends, and reads what that has written."""
     cases = [[900, 17, 400, 1], [3, 800, 0, 64], [0, 0, 0, 1024], [900, 17, 401, 1], [1024] * 4]
     given = [cache(lengths, seed=seed, room=1024) for seed, lengths in enumerate(cases)]
     wanted = [run(each) for each in given]

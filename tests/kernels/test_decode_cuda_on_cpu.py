@@ -33,6 +33,11 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
     ("b70_h2_kv2_q1_k70_d64_bf16", {"SPLIT_COST": 16}),
     ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "CTAS_PER_SM": 4, "TREE_DEPTH": 2}),
+    # A warp reads 32 pages of a split, of which the first is in the middle of 32.
+    (
+        "b2_h2_kv1_q1_k1700_d64_bf16_causal_w1000_page16",
+        {"num_warps": 1, "CTAS_PER_SM": 4, "LEAF_KEYS": 512, "BLOCK_N": 64},
+    ),
 ]
 MODES = (Mode.LAST_WARP_FIRST, Mode.LATE_LOADS, Mode.LATE_LOADS | Mode.LANES_APART)
 
@@ -104,25 +109,37 @@ def test_sequences_may_have_any_lengths(lengths: list[int], tmp_path: Path) -> N
 
 
 STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
+"""Lengths of the last sequences before they change. Lanes do not keep those behind the first 32."""
 
 
-@pytest.mark.parametrize("text", ["h8_kv2_q1_k900_d128_bf16", "h4_kv1_q2_k900_d64_fp16_page16"])
-def test_lengths_may_change_until_the_kernel_before_has_ended(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "stale"),
+    [
+        ("b3_h8_kv2_q1_k900_d128_bf16", STALE),
+        ("b3_h4_kv1_q2_k900_d64_fp16_page16", STALE),
+        ("b40_h1_kv1_q1_k120_d64_bf16", [[0] * 8, [90] * 8, [120] * 8]),
+    ],
+)
+def test_lengths_may_change_until_the_kernel_before_has_ended(
+    text: str, stale: list[list[int]], tmp_path: Path
+) -> None:
     """What a CTA reads before its wait is taken from behind the lengths."""
-    workload, tensors = made(f"b3_{text}")
+    workload, tensors = made(text)
+    lengths = tensors[5].tolist()
 
     def reads_stale_lengths(source: str) -> str:
-        (early,) = re.findall(r"const Lengths early\(sizes, seqlens, true\);", source)
+        (early,) = re.findall(r"Lengths\(sizes, seqlens, true\)", source)
         return source.replace(early, early.replace("seqlens", "seqlens + sizes.batch"))
 
     run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, reads_stale_lengths)
     found = []
-    for stale in ([*tensors[5].tolist()], *STALE):
-        lengths = torch.tensor([*tensors[5].tolist(), *stale], dtype=torch.int32)
-        given = (*tensors[:5], lengths[:3], *tensors[6:])
+    for before in ([], *stale):
+        kept = lengths[: len(lengths) - len(before)]
+        both = torch.tensor([*lengths, *kept, *before], dtype=torch.int32)
+        given = (*tensors[:5], both[: len(lengths)], *tensors[6:])
         for output in tensors[3:5]:
             output.fill_(torch.nan)
-        run(given, workload, Mode.LATE_LOADS, sms=20)
+        run(given, workload, Mode.LATE_LOADS, sms=60)
         found.append([output.clone() for output in tensors[3:5]])
     assert found[0][0].isfinite().all()
     for other in found[1:]:

@@ -23,6 +23,8 @@ from tunefa.search import resume, strategies
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request, Result
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
@@ -267,13 +269,18 @@ def test_trials_of_another_learned_model_are_not_continued(
     assert found.path is None and re.search(said, found.message)
 
 
-def test_configs_that_the_rules_refuse_by_now_are_left_out(fake: type[Fake]) -> None:
+def test_configs_that_the_rules_refuse_by_now_are_left_out(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = searched(request(strategy="grid")).journal
-    feasible = request().case(KERNEL).feasible()
-    assert len(resume.trials(path, KERNEL.name, feasible)) == 6
-    fewer = replace(feasible, configs=feasible.configs[2:])
-    assert len(resume.trials(path, KERNEL.name, fewer)) == 4
-    assert resume.trials(path, "another", feasible) == []
+    case = request().case(KERNEL)
+    assert len(resume.trials(path, case)) == 6
+    assert resume.trials(path, request().case(kernels.load("attention_fwd_cuda_sm80"))) == []
+    refused = case.feasible().configs[:2]
+    monkeypatch.setattr(
+        Case, "refusal", lambda self, config: "a new rule" if config in refused else None
+    )
+    assert len(resume.trials(path, case)) == 4
 
 
 def test_a_journal_that_is_still_written(fake: type[Fake]) -> None:

@@ -21,6 +21,7 @@ def quicken() -> None:
     name = triton_tools.installed().__name__
     interpreter = importlib.import_module(f"{name}.runtime.interpreter")
     language = importlib.import_module(f"{name}.language")
+    gc.collect()
     gc.freeze()  # PyTorch and Triton stay: each run of the collector would look through them
     _drop_unread_conditions(interpreter)
     if hasattr(interpreter, "_LangPatchScope") and hasattr(interpreter, "_patch_lang"):
@@ -97,10 +98,10 @@ def _init_once(made: Any, key: Any, own: tuple[str, ...]) -> None:
     arguments. Keys have the ids of objects that the first instance keeps alive."""
     initialise, known = made.__init__, dict[tuple[Any, ...], tuple[Any, dict[str, Any]]]()
 
-    def init(self: Any, *arguments: Any) -> None:
-        found = key(self, *arguments)
-        if any(type(each) is not int for each in found):  # such as a constexpr
-            initialise(self, *arguments)
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        found = () if named else key(self, *arguments)
+        if named or any(type(each) is not int for each in found):  # such as a constexpr
+            initialise(self, *arguments, **named)
         elif found not in known:
             initialise(self, *arguments)
             shared = {name: each for name, each in vars(self).items() if name not in own}

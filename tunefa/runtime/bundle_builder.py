@@ -8,7 +8,6 @@ compiled, which differ in whether blocks divide the lengths.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +40,6 @@ _OPS = ("fwd", "bwd", "decode", "prefill")
 """The ops of the runtime's calls."""
 _FEW = (16, 1, 64)
 """Numbers of queries or keys that configs for long sequences do not serve."""
-_MANY = 4096
-"""A number of both that configs for short calls may not serve."""
 _HERE, _IN_BUNDLE = "and this machine has", "and its binary was made with"
 """What the remark on an unconfirmed record says of the compiler, here and in a bundle."""
 Progress = Callable[[int, int], None]
@@ -120,8 +117,8 @@ def _planned(workloads: Sequence[Workload], targets: Sequence[Target], exact: bo
 
 def _beside(workload: Workload) -> Iterator[Workload]:
     """Yields workloads of which calls may come where there are calls of this one, and that its
-    config may not serve: few queries, few keys, many of both, sequences that its window does not
-    reach, and few queries as attention over a cache, as which the runtime may run them."""
+    config may not serve: few queries, few keys, sequences that its window does not reach, and few
+    queries as attention over a cache, as which the runtime may run them."""
     if workload.op not in ("fwd", "bwd"):
         return
     rows, keys = workload.seqlen_q, workload.seqlen_k
@@ -132,8 +129,6 @@ def _beside(workload: Workload) -> Iterator[Workload]:
         if sizes[0] <= rows and sizes[1] <= keys:
             with contextlib.suppress(TunefaError):  # no workload
                 yield replace(workload, seqlen_q=sizes[0], seqlen_k=sizes[1])
-    if keys < _MANY:
-        yield replace(workload, seqlen_q=max(rows, _MANY), seqlen_k=_MANY)
     plain = not workload.varlen and workload.window_right is None
     if plain and few_queries.is_few(workload) and workload.op == "fwd":
         with contextlib.suppress(TunefaError):
@@ -193,15 +188,14 @@ def lengths(case: Case, config: Config) -> Iterator[Case]:
     if case.workload.op == "decode":
         return
     blocks = [v for name, v in config.items() if name.startswith("BLOCK") and v]
-    short = math.lcm(*(int(each) for each in blocks))
-    whole = math.lcm(256, short, 3)  # 64 rows of up to 3 warpgroups
-    # A rule of the config may allow few keys only.
-    for least, rows, keys in itertools.product((whole, short), _BESIDE, _BESIDE):
-        with contextlib.suppress(TunefaError):  # no workload
-            workload = replace(case.workload, seqlen_q=least + rows, seqlen_k=2 * least + keys)
-            other = replace(case, workload=workload)
-            if other.why_not() is None and other.refusal(config) is None:
-                yield other
+    whole = math.lcm(256, *(int(each) for each in blocks), 3)  # 64 rows of up to 3 warpgroups
+    for rows in _BESIDE:
+        for keys in _BESIDE:
+            with contextlib.suppress(TunefaError):  # no workload
+                workload = replace(case.workload, seqlen_q=whole + rows, seqlen_k=2 * whole + keys)
+                other = replace(case, workload=workload)
+                if other.why_not() is None and other.refusal(config) is None:
+                    yield other
 
 
 def _name_library(

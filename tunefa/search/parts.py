@@ -117,7 +117,7 @@ def ordered(state: SearchState, feasible: Mapping[str, Feasible], store: Store) 
         name, own = case.kernel.name, feasible[case.kernel.name]
         first = _first(request, case, own, anchor)
         known = [*candidates.known_configs(request, case, store), *first]
-        earlier = resume.trials(request.resume, name, own)
+        earlier = resume.trials(request.resume, case)
         if anchor is not None:
             earlier = [anchored.judged(anchor, name, trial) for trial in earlier]
         opened = next((trial for trial in earlier if trial.config in first[:1]), None)

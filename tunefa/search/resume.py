@@ -12,7 +12,7 @@ from tunefa.costmodel import version
 from tunefa.errors import TunefaError
 from tunefa.search.request import Request
 from tunefa.search.strategy import Strategy
-from tunefa.spec.space import Feasible
+from tunefa.spec.target import Case
 from tunefa.spec.trial import MODES, Config, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
@@ -149,13 +149,14 @@ def opened(request: Request) -> Journal:
     return Journal.reopened(request.resume)
 
 
-def trials(path: Path | None, kernel: str, feasible: Feasible) -> list[Trial]:
-    """The kernel's trials in a journal whose configs are feasible; the last one of each config."""
+def trials(path: Path | None, case: Case) -> list[Trial]:
+    """The trials of a case's kernel in a journal whose configs no rule refuses; the last one of
+    each config. They may be known configs that a search without a device does not list."""
     if path is None:
         return []
-    allowed = {identity(config) for config in feasible.configs}
-    last = {identity(trial.config): trial for name, trial in journal.read(path) if name == kernel}
-    return [trial for config, trial in last.items() if config in allowed]
+    held = [trial for name, trial in journal.read(path) if name == case.kernel.name]
+    last = {identity(trial.config): trial for trial in held}
+    return [trial for trial in last.values() if case.refusal(trial.config) is None]
 
 
 class Continued:

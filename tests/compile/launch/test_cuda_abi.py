@@ -67,3 +67,12 @@ def test_arguments_that_no_launch_can_renew(kind: str) -> None:
     }
     with pytest.raises(CompileError, match="argument 1 of its launch is"):
         cuda_abi.parameters([tensors[0], wrong[kind]], tensors)
+
+
+def test_panels_divide_rows() -> None:
+    tensor = torch.empty(2, 3, 16, 96, dtype=torch.bfloat16)
+    given = {"map": tensor, "box": (1, 1, 16, 64), "swizzle_bytes": 128, "by_panels": True}
+    with pytest.raises(CompileError, match="panels of 64 columns do not divide 96"):
+        cuda_abi.parameters([given], [tensor])
+    (found,), _ = cuda_abi.parameters([given | {"box": (1, 1, 16, 32)}], [tensor])
+    assert isinstance(found, Descriptor) and found.map.axes == 5

@@ -257,6 +257,8 @@ static void check_axes(const void *map, const ptx::Coordinates &at) {
 
 u32 ptx::own_mask() { return 1u << this_thread().cta->rank; }
 
+void ptx::prefetch_tensor(const void *map, const Coordinates &at) { check_axes(map, at); }
+
 void ptx::load_tensor(u32 to, const void *map, const Coordinates &at, u32 barrier, u32 ranks) {
     Cluster &cluster = *this_thread().cta->cluster;
     Load load = {map, nullptr, 0, to, barrier, at, {}};

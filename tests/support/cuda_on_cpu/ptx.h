@@ -130,6 +130,7 @@ template <class T, int AXES> Coordinates coordinates(T *const (&registers)[AXES]
 }
 void load_tensor(u32 to, const void *map, const Coordinates &at, u32 barrier, u32 ranks);
 void store_tensor(const void *map, const Coordinates &at, u32 from);
+void prefetch_tensor(const void *map, const Coordinates &at);
 // The mask of this CTA alone.
 u32 own_mask();
 
@@ -163,10 +164,14 @@ void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_byt
 }
 // Hints. Coordinates may lie outside of the tensor.
 template <class T>
-void cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, T *const (&)[4]) {}
+void cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *map, T *const (&at)[4]) {
+    prefetch_tensor(map, coordinates(at));
+}
 template <class T>
-void cp_async_bulk_prefetch_tensor_5d_L2_global_tile_L2_cache_hint(const void *, T *const (&)[5],
-                                                                   u64) {}
+void cp_async_bulk_prefetch_tensor_5d_L2_global_tile_L2_cache_hint(const void *map,
+                                                                   T *const (&at)[5], u64) {
+    prefetch_tensor(map, coordinates(at));
+}
 inline void prefetch_global_L2(const void *) {}
 template <class T>
 void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, T *const (&at)[5],

@@ -59,7 +59,10 @@ def _parameter(
 
 
 def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Parameter] | None:
-    """Returns the CUtensorMap for a "map" argument; None if it is not of the call's tensors."""
+    """Returns the CUtensorMap for a "map" argument; None if it is not of the call's tensors.
+
+    Raises CompileError if panels do not divide the rows.
+    """
     tensor = argument["map"]
     at = place(tensor, tensors)
     if at is None:
@@ -74,4 +77,6 @@ def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Par
         fill_nan=False,
         by_panels=argument.get("by_panels", False),
     )
+    if map.by_panels and map.shape[-1] % map.box[-1]:
+        raise CompileError(f"panels of {map.box[-1]} columns do not divide {map.shape[-1]}")
     return [Descriptor(at, map)]

@@ -233,7 +233,7 @@ class _Map:
             of_row, of_head, of_batch = each * of_row, each * of_head, each * of_batch
             width = self._width
             if width:
-                first = width, rows, -(-columns // width), heads, batch, of_row, each * width
+                first = width, rows, columns // width, heads, batch, of_row, each * width
                 lengths = *first, of_head, of_batch, 0
             else:
                 lengths = columns, rows, heads, batch, of_row, of_head, of_batch, 0

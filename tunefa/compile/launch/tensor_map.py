@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefa.compile.launch.driver import Driver
-from tunefa.spec.rounding import ceil_div, round_up
+from tunefa.spec.rounding import round_up
 
 MAP_BYTES = 128
 """sizeof(CUtensorMap)."""
@@ -41,8 +41,8 @@ class TensorMap:
     fill_nan: bool
     """Whether elements outside of the tensor are read as NaN, not as 0."""
     by_panels: bool = False
-    """Whether a copy brings whole rows, cut into panels as wide as `box`: one panel of all rows
-    after the other. The driver's map then has an axis more, that of the panels."""
+    """Whether a copy brings whole rows, cut into panels as wide as `box`, which divides them: one
+    panel of all rows after the other. The driver's map then has an axis more, of the panels."""
 
     @property
     def axes(self) -> int:
@@ -83,7 +83,7 @@ class TensorMap:
         found, steps = [*reversed(shape)], [each * step for step in reversed(strides[:-1])]
         if self.by_panels:
             width = self.box[-1]
-            found[0], panels = width, ceil_div(found[0], width)
+            found[0], panels = width, found[0] // width
             found.insert(2, panels)
             steps.insert(1, each * width)
         return [*found, *steps, 0]
