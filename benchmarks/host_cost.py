@@ -126,6 +126,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, default=LENGTHS, metavar="N")
     parser.add_argument("--in-turns", action="store_true", help="all kinds in turns, beside sdpa")
     given = parser.parse_args()
+    if not driver.devices():
+        parser.error("it times launches on a GPU, and this machine has none")
     clock = new_lengths.LaunchClock()
     device = {"device": driver.device(0).name, "torch": torch.__version__}
     print(json.dumps({**device, "python": sys.version.split()[0], "unit": "us of host time"}))
