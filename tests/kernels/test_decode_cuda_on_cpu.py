@@ -123,7 +123,7 @@ STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
 def test_lengths_may_change_until_the_kernel_before_has_ended(
     text: str, stale: list[list[int]], tmp_path: Path
 ) -> None:
-    """What a CTA reads before its wait is taken from behind the lengths."""
+    """The lengths that a CTA reads before its wait are others: those behind the right ones."""
     workload, tensors = made(text)
     lengths = tensors[5].tolist()
 

@@ -1,4 +1,4 @@
-"""What Triton's interpreter needs to multiply bf16, for processes of tests that use it directly.
+"""Lets Triton's interpreter multiply bf16, in processes of tests that use it directly.
 
 TRITON_INTERPRET=1 must be set before Triton is imported.
 """
