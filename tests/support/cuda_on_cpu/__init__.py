@@ -43,7 +43,10 @@ COMPILER = shutil.which("g++")
 SHARED = "TUNEFA_TESTS_CUDA_ON_CPU"
 """The environment variable that names a folder for the processes of one session."""
 # This machine has instructions that widen fp16 and add eight numbers; none is fused unless asked.
-_CODE = ("-std=c++17", "-march=native", "-ffp-contract=off", "-fPIC", "-w", "-iquote", str(FOLDER))
+_CODE = (
+    *("-std=c++17", "-march=native", "-ffp-contract=off", "-fPIC", "-w", "-iquote", str(FOLDER)),
+    "-fno-gnu-unique",  # else programs share a function's static variables, of different sizes
+)
 # A program runs for less time than its compilation takes. Nothing is thrown through a kernel.
 _OF_PROGRAMS = (*_CODE, "-Og", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
 # The machine brings the standard libraries, used or not: programs need not be linked with them.
