@@ -1,18 +1,15 @@
 // Attention of few queries over a cache of keys and values, by TMA. attention_decode_cuda_sm90.py
 // says what each parameter trades.
 //
-// Every warp has a pipeline of its own. It copies K and V of blocks of BLOCK_N keys in turns into
-// the `num_stages` stages of its part of shared memory, and attends all query rows of a KV head to
-// them. So warps wait for no one but the memory. Of a split, each warp has consecutive leaves. At
-// its end the warps add up what they have, in the order of the tree (cuda/decode_problem.cuh):
+// The last warp of a CTA copies K and V of blocks of BLOCK_N keys in turns into `num_stages` stages of
+// shared memory, and the others attend all query rows of a KV head to them (cuda/decode_rows.cuh):
 //
-//      warp 0    leaves  0 -  3    + warp 1    + warp 2    write
-//      warp 1    leaves  4 -  7    |           |
-//      warp 2    leaves  8 - 11    + warp 3    |
-//      warp 3    leaves 12 - 15    |
+//      scores of the warp's keys -> maxima -> [barrier] -> probabilities -> [barrier]
+//      -> all probabilities times the warp's columns of V
 //
-// Copies go on meanwhile: those of the CTA's next split begin before the last one is computed. A copy
-// brings whole rows, of a block or of a page. A block lies in shared memory as
+// So the sum of leaves (cuda/decode_problem.cuh) needs no other warp, and a split ends without a merge.
+// Copies go on meanwhile: those of the CTA's next split begin before the last
+// one is computed. A copy brings whole rows, of a block or of a page. A block lies in shared memory as
 //
 //      box 0 (of BOX_ROWS rows)                 box 1 ...
 //      panel 0 (128 bytes a row)  panel 1 ...   panel 0 ...
@@ -60,7 +57,7 @@
 #define BLOCK_M 8
 #endif
 #ifndef BLOCK_N
-#define BLOCK_N 32
+#define BLOCK_N 128
 #endif
 #ifndef num_warps
 #define num_warps 4
@@ -68,33 +65,39 @@
 #ifndef num_stages
 #define num_stages 3
 #endif
+#ifndef COPIES_IN_FLIGHT
+#define COPIES_IN_FLIGHT 2
+#endif
 #ifndef CTAS_PER_SM
 #define CTAS_PER_SM 1
 #endif
 #ifndef LEAF_KEYS
-#define LEAF_KEYS 64
+#define LEAF_KEYS 128
 #endif
 #ifndef MOST_LEAVES
 #define MOST_LEAVES 128
 #endif
 #ifndef TREE_DEPTH
-#define TREE_DEPTH 2
+#define TREE_DEPTH 5
 #endif
 
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0, "TMA copies 128 bytes of a row");
-static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and 8 query rows");
+static_assert(BLOCK_N % (16 * num_warps) == 0 && BLOCK_N % 32 == 0 && BLOCK_M % 8 == 0,
+              "a warp has fragments of 16 keys and 8 query rows");
+static_assert(HEAD_DIM_V % (16 * num_warps) == 0, "a warp has columns in fragments of 16");
 static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BLOCK_N == 0 ||
                   (BLOCK_N % PAGE_SIZE == 0 && PAGE_SIZE % 16 == 0),
               "a block has whole pages, or a page whole blocks");
 static_assert(LEAF_KEYS % BLOCK_N == 0, "a leaf has whole blocks");
-static_assert(num_warps <= 8 && (num_warps & (num_warps - 1)) == 0, "warps add up in pairs");
+static_assert(BLOCK_M <= 32, "a lane copies each query row");
+static_assert(COPIES_IN_FLIGHT <= num_stages, "each copy has a stage");
 
 constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
 constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES % 128 ? 64 : 128;
-constexpr int THREADS = 32 * num_warps;
-constexpr int WARPS_LOG2 = num_warps == 1 ? 0 : num_warps == 2 ? 1 : num_warps == 4 ? 2 : 3;
+constexpr int THREADS = 32 * num_warps + 32;
+constexpr int QUERY_BYTES = 2 * HEAD_DIM + 16;  // of a row: eight are in different banks
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
-constexpr int BOXES = BLOCK_N / BOX_ROWS;  // of a block, at most four
+constexpr int BOXES = BLOCK_N / BOX_ROWS;  // of a block, at most 16
 constexpr int ROWS_OF_PAGE = PAGE_SIZE ? PAGE_SIZE : 1 << 30;
 
 // A block of K or V, of 16-bit columns.
@@ -110,7 +113,9 @@ struct Block {
 
 struct Shape {
     static constexpr int N_TILES = BLOCK_M / 8, D_STEPS = HEAD_DIM / 16;
-    static constexpr int S_TILES = BLOCK_N / 16, O_TILES = HEAD_DIM_V / 16;
+    static constexpr int CONSUMER_WARPS = num_warps;  // those that compute
+    static constexpr int S_TILES = BLOCK_N / 16 / CONSUMER_WARPS;
+    static constexpr int O_TILES = HEAD_DIM_V / 16 / CONSUMER_WARPS;
     static constexpr bool IS_BF16 = BF16, IS_E4M3 = E4M3_CACHE;
     typedef Block<HEAD_DIM * KV_BYTES / 2> KTile;
     typedef Block<HEAD_DIM_V * KV_BYTES / 2> VTile;
@@ -118,7 +123,7 @@ struct Shape {
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 typedef DecodeRows<Shape> QueryRows;
-constexpr bool IS_WIDE = BLOCK_M * HEAD_DIM_V > 1024;  // a second leaf does not fit in registers
+constexpr bool IS_WIDE = BLOCK_M * HEAD_DIM_V / num_warps > 512;  // one leaf alone in registers
 constexpr int NODES = TREE_DEPTH - !IS_WIDE;           // of a warp in shared memory
 typedef QueryRows::Factors Factors;
 typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
@@ -126,23 +131,29 @@ typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 #if COMBINE_SPLITS  // the second kernel, by itself
 #include "cuda/decode_combine.cuh"
 #else
+#include "cuda/decode_queries.cuh"
+#include "cuda/decode_pipeline.cuh"
+
 // search_spaces/attention_decode_cuda_sm90.yaml lays out the shared memory.
 static_assert(STAGES_OFFSET % 1024 == 0 && STAGES_BYTES % 1024 == 0, "a swizzle begins at 1 KiB");
 static_assert(STAGES_BYTES >= KTile::BYTES && STAGES_BYTES >= VTile::BYTES, "a stage holds a block");
-static_assert(STAGES_SLOTS == num_warps * num_stages, "each warp has its stages");
-static_assert(MERGED_OFFSET % 16 == 0 && MERGED_BYTES == QueryRows::KEPT_BYTES &&
-                  MERGED_SLOTS == num_warps / 2,
-              "half of the warps keep their rows for the others");
+static_assert(STAGES_SLOTS == num_stages && QUERIES_SLOTS == num_stages &&
+                  SPLITS_SLOTS == num_stages && BARRIERS_SLOTS == num_stages,
+              "each stage has queries, a split and barriers");
+static_assert(QUERIES_OFFSET % 16 == 0 && QUERIES_BYTES == BLOCK_M * QUERY_BYTES,
+              "a row of queries is copied at a time");
+static_assert(SPLITS_OFFSET % 16 == 0 && SPLITS_BYTES == sizeof(Split), "a stage may begin a split");
+static_assert(PROBABILITIES_OFFSET % 16 == 0 && PROBABILITIES_BYTES == Exchange<Shape>::OF_ROWS,
+              "ldmatrix reads 16 bytes of a row");
+static_assert(PARTS_OFFSET % 8 == 0 && PARTS_BYTES == Exchange<Shape>::OF_PARTS &&
+                  PARTS_SLOTS == 2,
+              "the warps exchange maxima and sums");
 static_assert(NODES_OFFSET % 16 == 0 && NODES_BYTES == QueryRows::KEPT_BYTES &&
                   NODES_SLOTS == num_warps * NODES,
               "each warp keeps a node of each height below the top");
-static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS == STAGES_SLOTS,
-              "each stage has a barrier");
+static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 16, "a stage is full, or empty");
 
-#include "cuda/decode_pipeline.cuh"
-#include "cuda/decode_queries.cuh"
-
-// Sets the scores of keys that a row does not see to -inf. The block begins at key `first`.
+// Sets the scores of keys that a row does not see to -inf. The warp's keys begin at `first`.
 DEVICE void mask(QueryRows::Scores& s, const Split& split, const Sizes& sizes, int first) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -174,36 +185,36 @@ DEVICE void soft_cap(QueryRows::Scores& s, const Factors& tanh_scale) {
                 asm("tanh.approx.f32 %0, %1;" : "=f"(s[t][n][i]) : "f"(s[t][n][i] * tanh_scale[n][i % 2]));
 }
 
-// Attends the rows to the block at the cursor.
-DEVICE void attend_block(QueryRows& rows, const SplitQueries& queries, Pipeline& pipeline,
-                         Reader& reader, const Cursor& at, const Sizes& sizes, const Cache& cache) {
-    QueryRows::Scores s;
-    QueryRows::compute_scores(s, queries.q, reader.wait(pipeline));
-    reader.release(pipeline, sizes, cache);
-    if (SOFTCAP) soft_cap(s, queries.before_tanh);
-    const bool is_cut = at.key + BLOCK_N > at.split.end;
-    if (is_cut || CAUSAL || WINDOWED) mask(s, at.split, sizes, at.key);
-    rows.softmax(s, queries.scale_log2);
-    const u32 v_tile = reader.wait(pipeline);
-    if (is_cut) clear_values(v_tile, at.split.end - at.key);
-    rows.add_values(s, v_tile);
-    if (is_cut) fence_proxy_async();  // the next copy overwrites the zeros
-    reader.release(pipeline, sizes, cache);
+// Writes zeros over the warp's columns of values behind the last key: what lies there may be NaN, and
+// NaN times the probability 0 is NaN.
+DEVICE void clear_values(u32 v_tile, int from_row) {
+    constexpr int CHUNKS = HEAD_DIM_V * KV_BYTES / 16 / num_warps;  // of 16 bytes
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int i = lane; i < (BLOCK_N - from_row) * CHUNKS; i += 32) {
+        const int row = from_row + i / CHUNKS;
+        st_shared_v4(v_tile + VTile::at(row / 16 * 16, warp * CHUNKS + i % CHUNKS, row % 16), zeros);
+    }
+    __syncwarp();
 }
 
-// Adds up the rows of all warps, in the order of the tree; warp 0 then has the sum. Warps below
-// `busy` have leaves.
-DEVICE void merge_warps(QueryRows& rows, u32 smem, int busy) {
-    const int warp = threadIdx.x / 32;
-    if (num_warps > 1) __syncthreads();  // all have read what is there from the split before
-#pragma unroll
-    for (int step = 1; step < num_warps; step *= 2) {
-        const u32 kept = smem + MERGED_OFFSET + warp / (2 * step) * MERGED_BYTES;
-        if (step > 1) __syncthreads();  // those of the step before have been read
-        if (warp % (2 * step) == step) rows.keep(kept);
-        __syncthreads();
-        if (warp % (2 * step) == 0 && warp + step < busy) rows.add_kept<false>(kept);
-    }
+// Attends the rows to the block that begins at a key.
+DEVICE void attend_block(QueryRows& rows, const SplitQueries& queries, Reader& reader,
+                         const Exchange<Shape>& exchange, const Split& split, const Sizes& sizes,
+                         int key) {
+    QueryRows::Scores s;
+    QueryRows::compute_scores(s, queries.q, reader.wait());
+    reader.release();
+    if (SOFTCAP) soft_cap(s, queries.before_tanh);
+    const bool is_cut = key + BLOCK_N > split.end;
+    if (is_cut || CAUSAL || WINDOWED) mask(s, split, sizes, key + QueryRows::first_key());
+    rows.softmax(s, queries.scale_log2, exchange);
+    QueryRows::put_probabilities(s, exchange);
+    const u32 v_tile = reader.wait();
+    if (is_cut) clear_values(v_tile, split.end - key);
+    rows.add_values(v_tile, exchange);
+    if (is_cut) fence_proxy_async();  // the next copy overwrites the zeros
+    reader.release();
 }
 
 // Writes the output and the logsumexp of a sequence with one split, or the rows as they are, in
@@ -217,6 +228,7 @@ struct Outputs {
 
     DEVICE void write(const QueryRows& rows, const Split& split, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, heads = sizes.heads_kv * GROUP;
+        const bool writes_ends = threadIdx.x < 4;  // all warps have the same
 #pragma unroll
         for (int n = 0; n < Shape::N_TILES; ++n)
 #pragma unroll
@@ -228,12 +240,12 @@ struct Outputs {
                     (long long)(split.sequence * heads + head) * sizes.seqlen_q + query;
                 if (split.splits > 1) {
                     const long long kept = number * sizes.splits_kept + split.number;
-                    if (lane < 4) ends[kept] = make_float2(rows.max_log2[n][i], rows.sum[n][i]);
+                    if (writes_ends) ends[kept] = make_float2(rows.max_log2[n][i], rows.sum[n][i]);
                     write_row(partial + kept * HEAD_DIM_V, rows, n, i, 1.0f);
                     continue;
                 }
                 const RowEnd end(rows.max_log2[n][i], rows.sum[n][i], SINKS ? sinks + head : nullptr);
-                if (lane < 4) lse[number] = end.lse;
+                if (writes_ends) lse[number] = end.lse;
                 write_row(out + split.sequence * strides.batch + head * strides.head +
                               (long long)query * strides.row,
                           rows, n, i,
@@ -261,43 +273,45 @@ struct Outputs {
     }
 };
 
-// Attends the rows to the warp's leaves of a split.
-DEVICE void attend_leaves(QueryRows& rows, const SplitQueries& q, Pipeline& pipeline, Reader& reader,
-                          Cursor& at, const Sizes& sizes, const Cache& cache, u32 nodes) {
+// Attends the rows to the leaves of a split, the first block of which is in the reader's stage.
+DEVICE void attend_split(QueryRows& rows, Reader& reader, const Exchange<Shape>& exchange,
+                         const Split& split, const Sizes& sizes, const float* k_descale, u32 nodes) {
+    rows.init();
+    if (split.begin >= split.end) return reader.release();
+    SplitQueries queries;
+    queries.load(reader.stages.queries(reader.place.stage), split, sizes, k_descale);
     LeafTree<QueryRows, IS_WIDE> tree;
     tree.nodes = nodes;
     tree.count = 0;
-    const int end = at.split.end;
-    do {
+    for (int key = split.begin; key < split.end;) {
         rows.init();
-        const int leaf_end = min(at.key + at.split.leaf_keys, end);
-        for (; at.key < leaf_end; at.key += BLOCK_N)
-            attend_block(rows, q, pipeline, reader, at, sizes, cache);
-        rows.sum_lanes();
-        tree.push(rows, at.key >= end);
-    } while (at.key < end);
+        const int leaf_end = min(key + split.leaf_keys, split.end);
+        for (; key < leaf_end; key += BLOCK_N)
+            attend_block(rows, queries, reader, exchange, split, sizes, key);
+        rows.sum_keys(exchange);
+        tree.push(rows, key >= split.end);
+    }
 }
 
-// Waits for the kernel before, and puts the pipeline at the CTA's first split. It is found before the
-// wait, so that its first block and its queries come to the L2 cache, and again if a length has
-// changed. The cache comes with the early lengths, and gets the others.
-DEVICE void find_first_split(Pipeline& pipeline, Cache& cache, const Sizes& sizes,
+// Waits for the kernel before, and finds the CTA's first split. It is found before the wait, so that
+// its first block and its queries come to the L2 cache, and again if a length has changed. The cache
+// comes with the early lengths, and gets the others.
+DEVICE void find_first_split(Producer& producer, Cache& cache, const Sizes& sizes,
                              const int* seqlens, const Element* q, const Strides& q_strides) {
     const Lengths early = cache.lengths;
-    cache.height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, early);
-    pipeline.at.begin(sizes, cache, blockIdx.x);
-    pipeline.prefetch(sizes, cache);
-    if (pipeline.at.has_work() && threadIdx.x < 32)
-        prefetch_queries(queries_of(q, q_strides, pipeline.at.split), q_strides, sizes.seqlen_q);
+    cache.height = height_of_splits<BLOCK_N, WINDOWED>(sizes, early);
+    producer.find(sizes, cache, blockIdx.x);
+    producer.prefetch(sizes, cache);
+    if (producer.split.exists())
+        prefetch_queries(queries_of(q, q_strides, producer.split), q_strides, sizes.seqlen_q);
 
     wait_for_kernel_before();
     launch_dependents();  // after it, so that the lengths are there when the second kernel starts
-    pipeline.find_pages(sizes, cache);  // while the lengths are on their way
+    producer.find_pages(sizes, cache);  // while the lengths are on their way
     cache.lengths = Lengths(sizes, seqlens, false);
     if (cache.lengths.are_the_same(sizes, early)) return;
-    cache.height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths);
-    pipeline.at.begin(sizes, cache, blockIdx.x);
-    pipeline.pages_of = -1;
+    cache.height = height_of_splits<BLOCK_N, WINDOWED>(sizes, cache.lengths);
+    producer.find(sizes, cache, blockIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
@@ -308,29 +322,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
                      Strides q_strides, Strides out_strides, Sizes sizes) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = shared_address(shared);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const Stages stages = {smem};
+    if (threadIdx.x == 0) stages.init();
+    __syncthreads();
+
+    if (warp == num_warps) {
+        if (threadIdx.x % 32 == 0) prefetch_tensor_map(&k_map), prefetch_tensor_map(&v_map);
+        Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), 0};
+        Producer producer = {stages};
+        find_first_split(producer, cache, sizes, seqlens, q, q_strides);
+        for (; producer.split.exists(); producer.find(sizes, cache, producer.item + gridDim.x))
+            producer.copy_split(sizes, cache, q, q_strides);
+        producer.copy_split(sizes, cache, q, q_strides);  // says that there is no more
+        return;
+    }
+
+    const Exchange<Shape> exchange = {smem + PARTS_OFFSET, smem + PARTS_OFFSET + PARTS_BYTES,
+                                      smem + PROBABILITIES_OFFSET};
     const Outputs outputs = {out, lse, partial, ends, sinks, v_descale, out_strides};
-
-    Pipeline pipeline;
-    pipeline.init(smem, warp, k_map, v_map);
-    Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), 0};
-    find_first_split(pipeline, cache, sizes, seqlens, q, q_strides);
-    Cursor at = pipeline.at;
-    pipeline.fetch(sizes, cache);
-
+    Reader reader = {stages};
     QueryRows rows;
-    SplitQueries queries;
-    Reader reader = {0, 0};
-    int filled = 1;  // stages
-    for (; at.has_work(); at.follow(sizes, cache, pipeline.at)) {
-        const Split split = at.split;
-        queries.load(queries_of(q, q_strides, split), q_strides, split, sizes, k_descale);
-#pragma unroll 1  // copies of the loop would be fetched from memory before the first key
-        for (; filled < num_stages; ++filled) pipeline.fetch(sizes, cache);
-        attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
-                      smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
-        merge_warps(rows, smem, split.busy_warps(cache.height));
-        if (warp == 0) outputs.write(rows, split, sizes);
+    for (;;) {
+        reader.wait();
+        const Split split = reader.split();
+        if (!split.exists()) break;
+        attend_split(rows, reader, exchange, split, sizes, k_descale,
+                     smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
+        outputs.write(rows, split, sizes);
     }
 }
 #endif

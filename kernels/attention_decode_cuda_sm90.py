@@ -8,24 +8,26 @@ them. What differs:
 * splits follow the whole batch: high where there are many sequences, low where there are few. A
   sequence gets the same bits all the same, as the order of its sum does not depend on them
   (cuda/decode_problem.cuh);
-* TMA copies keys and values, which threads need no registers or instructions for. Each warp has a
-  pipeline of its own, and warps meet only at the end of a split, so that none waits for another;
-* copies go on over the end of a split: those of the next one begin before it is computed;
+* one warp copies keys and values by TMA for the others. So 64 to 96 KiB are always on their way, in
+  the order of the cache, also over the end of a split;
+* the warps share each block: a part of its keys for scores, and of the columns of its values for
+  the output. So no warp's output needs another's at the end;
 * both kernels start while the kernel before them runs, by programmatic dependent launch, and the
   first one brings what it reads first to the L2 cache meanwhile.
 
 Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 32 query
-rows up to head_dim 64, 16 up to 128, and 8 beyond.
+rows up to head_dim 128, and 16 beyond.
 
 What each parameter trades:
-    BLOCK_N         keys that a warp copies and computes at once
-    num_warps       warps of a CTA, each with its own copies in flight
-    num_stages      blocks of K or V of each warp in shared memory
-    CTAS_PER_SM     CTAs that run at the same time on an SM
-    LEAF_KEYS       keys of a leaf of the sum: the least that a warp has of a split
-    MOST_LEAVES     leaves of a sequence: a longer sequence has longer leaves
-    TREE_DEPTH      a warp has at most 2^TREE_DEPTH leaves of a split, and keeps so many nodes
-    SPLIT_COST      what a split is taken to cost beside its keys, in keys of a warp
+    BLOCK_N           keys that a CTA copies and computes at once
+    num_warps         warps of a CTA that compute
+    num_stages        blocks of K or V in shared memory
+    COPIES_IN_FLIGHT  blocks of K or V on their way at the same time
+    CTAS_PER_SM       CTAs that run at the same time on an SM
+    LEAF_KEYS         keys of a leaf of the sum: the least that a split has
+    MOST_LEAVES       leaves of a sequence: a longer sequence has longer leaves
+    TREE_DEPTH        a split has at most 2^TREE_DEPTH leaves, and a warp keeps so many nodes
+    SPLIT_COST        what a split is taken to cost beside its keys, in keys
 """
 
 import ctypes
@@ -50,7 +52,7 @@ more splits."""
 
 
 _COMPILED = (
-    *("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM"),
+    *("BLOCK_N", "num_warps", "num_stages", "COPIES_IN_FLIGHT", "CTAS_PER_SM"),
     *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH"),
 )
 """The parameters that the kernel is compiled for."""
@@ -108,7 +110,7 @@ def variant(workload, config, aligned=True):
     return {
         "function": "attention_decode",
         "defines": _defines(workload, config),
-        "threads": 32 * config["num_warps"],
+        "threads": 32 * config["num_warps"] + 32,
         "overlaps_kernel_before": True,
     }
 
@@ -130,9 +132,8 @@ def scratch(tensors, spec):
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
-    warps = config["num_warps"]
-    least = config["LEAF_KEYS"] * warps
-    most = min(ceil_div(most_keys(tensors, workload), least), config["MOST_LEAVES"] // warps)
+    leaves = ceil_div(most_keys(tensors, workload), config["LEAF_KEYS"])
+    most = min(leaves, config["MOST_LEAVES"])
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
     splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))

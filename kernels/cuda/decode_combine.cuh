@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/decode_problem.cuh"
-#include "cuda/decode_rows.cuh"
+#include "cuda/decode_sums.cuh"
 
 constexpr int COMBINE_WARPS = 4, COMBINE_AT_ONCE = 8;
 
@@ -98,7 +98,7 @@ DEVICE Part sum_of_cta(const float* partial, const float2* ends, long long kept,
 
 // The number of splits of a sequence with so many keys.
 DEVICE int splits_of(const Sizes& sizes, int keys, int height) {
-    return shifted_up(Leaves::of<BLOCK_N, WINDOWED>(sizes, keys).count, WARPS_LOG2 + height);
+    return shifted_up(Leaves::of<BLOCK_N, WINDOWED>(sizes, keys).count, height);
 }
 
 // The number of splits of the sequence that has most. All lanes take part.
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     const int warp = threadIdx.x / 32;
     const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
     const Lengths lengths(sizes, seqlens, false);
-    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
+    const int height = height_of_splits<BLOCK_N, WINDOWED>(sizes, lengths);
     const int most = most_splits(sizes, lengths, height);
     Row of_warp(sizes, seqlens, height, blockIdx.x + gridDim.x * warp);
     Row of_cta(sizes, seqlens, height, blockIdx.x);

@@ -1,7 +1,8 @@
-// The copies of attention_decode_cuda_sm90: each warp has a pipeline of its own, of blocks of K and
-// V in turns. The file that includes this defines the macros and tiles.
+// The pipeline of attention_decode_cuda_sm90: one warp copies blocks of K and V in turns to stages in
+// shared memory, for the warps that compute. The file that includes this defines the macros and tiles.
 #pragma once
 
+#include "cuda/bulk_copy.cuh"
 #include "cuda/cache_hints.cuh"
 #include "cuda/decode_problem.cuh"
 
@@ -12,29 +13,32 @@ struct Cache {
     int height;  // of splits
 };
 
-// Where a warp's copies, or its products, are: at the block from `key` on of the CTA's work number
-// `item`.
-struct Cursor {
-    Split split;
-    int item, key;
+// The stages of a CTA, and what is beside each: the split whose first block it has, and its queries.
+struct Stages {
+    u32 smem;
 
-    DEVICE bool has_work() const { return split.sequence >= 0; }
+    DEVICE u32 tile(int stage) const { return smem + STAGES_OFFSET + stage * STAGES_BYTES; }
+    DEVICE u32 queries(int stage) const { return smem + QUERIES_OFFSET + stage * QUERIES_BYTES; }
+    DEVICE u32 split(int stage) const { return smem + SPLITS_OFFSET + stage * SPLITS_BYTES; }
+    DEVICE u32 full(int stage) const { return smem + BARRIERS_OFFSET + stage * BARRIERS_BYTES; }
+    DEVICE u32 empty(int stage) const { return full(stage) + 8; }
 
-    DEVICE void begin(const Sizes& sizes, const Cache& cache, int at) {
-        item = at;
-        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths, item, cache.height);
-        key = split.begin;
-    }
-
-    // Goes to the CTA's next split. `copies` has usually found it already.
-    DEVICE void follow(const Sizes& sizes, const Cache& cache, const Cursor& copies) {
-        if (copies.item != item + gridDim.x) {
-            begin(sizes, cache, item + gridDim.x);
-            return;
+    DEVICE void init() const {
+        for (int stage = 0; stage < num_stages; ++stage) {
+            mbarrier_init(full(stage), 1);
+            mbarrier_init(empty(stage), num_warps);
         }
-        item = copies.item;
-        split = copies.split;
-        key = split.begin;
+        fence_mbarrier_init();
+    }
+};
+
+// A place in the ring of stages; `parity` is that of its barriers' phase.
+struct RingPlace {
+    int stage = 0;
+    u32 parity = 0;
+
+    DEVICE void advance() {
+        if (++stage == num_stages) stage = 0, parity ^= 1;
     }
 };
 
@@ -42,7 +46,7 @@ struct Cursor {
 // their way long before they are needed.
 struct PageNumbers {
     const int* row;
-    int first, last, end;  // last: page of the sequence; end: of what the warp has of the split
+    int first, last, end;  // last: page of the sequence; end: of the split
     int now, next;
 
     // Begins with page `number`. All lanes take part, here and below.
@@ -67,116 +71,140 @@ struct PageNumbers {
     }
 };
 
-struct Pipeline {
-    Cursor at;
+// The warp that copies. All lanes take part in everything.
+struct Producer {
+    Stages stages;
+    RingPlace place;
+    RingPlace on_its_way;  // the first copy that has not arrived, as far as this warp knows
+    int copies = 0;        // in all
+    Split split;
+    int item;
     PageNumbers pages;
-    int pages_of;  // the work that they are for
-    bool is_v;  // whether K of the cursor's block is on its way, and V comes next
-    u32 smem, barriers;
-    int stage;
+    bool has_pages = false;  // whether `pages` are those of the split
 
-    // The stages and barriers of a warp.
-    DEVICE void init(u32 shared, int warp, const TensorMap& k_map, const TensorMap& v_map) {
-        smem = shared + STAGES_OFFSET + warp * num_stages * STAGES_BYTES;
-        barriers = shared + BARRIERS_OFFSET + warp * num_stages * BARRIERS_BYTES;
-        stage = 0;
-        is_v = false;
-        pages_of = -1;
-        if (threadIdx.x % 32 == 0) {
-            for (int i = 0; i < num_stages; ++i) mbarrier_init(barriers + BARRIERS_BYTES * i, 1);
-            fence_mbarrier_init();
-            prefetch_tensor_map(&k_map);
-            prefetch_tensor_map(&v_map);
-        }
-        __syncwarp();
+    DEVICE void find(const Sizes& sizes, const Cache& cache, int at) {
+        item = at;
+        split = find_split<BLOCK_N, WINDOWED>(sizes, cache.lengths, at, cache.height);
+        has_pages = false;
     }
 
-    DEVICE u32 tile(int of) const { return smem + of * STAGES_BYTES; }
-
-    // Reads the numbers of the pages at the cursor.
+    // Reads the numbers of the split's first pages.
     DEVICE void find_pages(const Sizes& sizes, const Cache& cache) {
-        if (!PAGE_SIZE || !at.has_work() || at.key >= at.split.end) return;
-        pages_of = at.item;
-        pages.begin(cache.table + (long long)at.split.sequence * sizes.table_row, page_of(at.key),
-                    page_of(at.split.keys - 1), page_of(at.split.end - 1) + 1);
+        if (!PAGE_SIZE || has_pages || !split.exists() || split.begin >= split.end) return;
+        has_pages = true;
+        pages.begin(cache.table + (long long)split.sequence * sizes.table_row, page_of(split.begin),
+                    page_of(split.keys - 1), page_of(split.end - 1) + 1);
     }
 
     static DEVICE int page_of(int key) { return key / max(PAGE_SIZE, 1); }
 
-    // Brings the first block at the cursor to the L2 cache, before the kernel before has ended: by
-    // what lengths and pages are so far. Numbers of pages that do not exist are no harm to TMA.
+    // Brings the split's first block to the L2 cache, before the kernel before has ended: by what
+    // lengths and pages are so far. Numbers of pages that do not exist are no harm to TMA.
     DEVICE void prefetch(const Sizes& sizes, const Cache& cache) const {
-        const int place = at.key + threadIdx.x % 32 * BOX_ROWS;
-        if (!at.has_work() || threadIdx.x % 32 >= BOXES || place >= at.split.end) return;
-        int page = at.split.sequence;
+        const int key = split.begin + threadIdx.x % 32 * BOX_ROWS;
+        if (!split.exists() || threadIdx.x % 32 >= BOXES || key >= split.end) return;
+        int page = split.sequence;
         if (PAGE_SIZE)
-            page = ld_early(cache.table + (long long)page * sizes.table_row + page_of(place));
-        tma_prefetch_panels_once(cache.k, place % ROWS_OF_PAGE, at.split.head_kv, page);
-        tma_prefetch_panels_once(cache.v, place % ROWS_OF_PAGE, at.split.head_kv, page);
+            page = ld_early(cache.table + (long long)page * sizes.table_row + page_of(key));
+        tma_prefetch_panels_once(cache.k, key % ROWS_OF_PAGE, split.head_kv, page);
+        tma_prefetch_panels_once(cache.v, key % ROWS_OF_PAGE, split.head_kv, page);
     }
 
-    // Starts the next copy, if there is one, into the stage that the warp has read.
-    DEVICE void fetch(const Sizes& sizes, const Cache& cache) {
-        while (at.has_work() && at.key >= at.split.end)
-            at.begin(sizes, cache, at.item + gridDim.x);
-        if (!at.has_work()) return;
-        if (is_v)
-            copy<VTile::BYTES>(cache.v, cache, sizes);
-        else
-            copy<KTile::BYTES>(cache.k, cache, sizes);
-        if (is_v) at.key += BLOCK_N;
-        is_v = !is_v;
-        stage = stage + 1 == num_stages ? 0 : stage + 1;
+    // Waits until the stage is empty, and less than COPIES_IN_FLIGHT copies are on their way. More
+    // would only wait for one another, and the memory reads them in a worse order.
+    DEVICE void acquire() {
+        mbarrier_wait(stages.empty(place.stage), place.parity ^ 1);
+        if (COPIES_IN_FLIGHT == num_stages || copies++ < COPIES_IN_FLIGHT) return;
+        mbarrier_wait(stages.full(on_its_way.stage), on_its_way.parity);
+        on_its_way.advance();
     }
 
-    // A lane copies each box.
-    template <int BYTES>
-    DEVICE void copy(const TensorMap* map, const Cache& cache, const Sizes& sizes) {
-        const int lane = threadIdx.x % 32, box = lane % BOXES, place = at.key + box * BOX_ROWS;
-        int page = at.split.sequence;
-        if (PAGE_SIZE) {
-            if (pages_of != at.item) find_pages(sizes, cache);
-            // A page beyond the sequence does not exist: its rows are masked, and any will do.
-            page = pages.of(min(page_of(place), page_of(at.split.keys - 1)));
+    // Copies the split: its queries with the first block of K. A split without keys, and the end of all
+    // splits, take a stage too, into which nothing is copied.
+    DEVICE void copy_split(const Sizes& sizes, const Cache& cache, const Element* q,
+                           const Strides& q_strides) {
+        const int lane = threadIdx.x % 32;
+        acquire();
+        if (lane == 0) write_split();
+        const bool is_empty = !split.exists() || split.begin >= split.end;
+        if (is_empty) {
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(stages.full(place.stage));
+            place.advance();
+            return;
         }
-        const u32 barrier = barriers + 8 * stage;
-        if (lane == 0) mbarrier_arrive_expect_tx(barrier, BYTES);
+        find_pages(sizes, cache);
+        const int rows = GROUP * sizes.seqlen_q;
+        u32 bytes = KTile::BYTES + rows * HEAD_DIM * 2;
+        for (int key = split.begin; key < split.end; key += BLOCK_N) {
+            const bool is_first = key == split.begin;
+            if (!is_first) acquire();
+            copy<KTile::BYTES>(cache.k, key, bytes);
+            if (is_first) copy_queries(q, q_strides, rows);
+            bytes = KTile::BYTES;
+            place.advance();
+            acquire();
+            copy<VTile::BYTES>(cache.v, key, VTile::BYTES);
+            place.advance();
+        }
+    }
+
+    DEVICE void write_split() const {
+        const u32 to = stages.split(place.stage);
+        const int fields[8] = {split.sequence, split.number, split.splits, split.head_kv,
+                               split.begin, split.end, split.keys, split.leaf_keys};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) st_shared(to + 4 * i, fields[i]);
+    }
+
+    // Copies the rows of a block; a lane copies each box. `bytes` come to the stage in all.
+    template <int BYTES>
+    DEVICE void copy(const TensorMap* map, int first_key, u32 bytes) {
+        const int lane = threadIdx.x % 32, box = lane % BOXES, key = first_key + box * BOX_ROWS;
+        int page = split.sequence;
+        // A page beyond the sequence does not exist: its rows are masked, and any will do.
+        if (PAGE_SIZE) page = pages.of(min(page_of(key), page_of(split.keys - 1)));
+        const u32 barrier = stages.full(place.stage);
+        if (lane == 0) mbarrier_arrive_expect_tx(barrier, bytes);
         __syncwarp();
         if (lane < BOXES)
-            tma_load_panels_once(tile(stage) + box * (BYTES / BOXES), map, barrier,
-                                 place % ROWS_OF_PAGE, at.split.head_kv, page);
+            tma_load_panels_once(stages.tile(place.stage) + box * (BYTES / BOXES), map, barrier,
+                                 key % ROWS_OF_PAGE, split.head_kv, page);
+    }
+
+    // Copies the queries of the KV head, a lane each row: row r is query r / GROUP of head r % GROUP.
+    DEVICE void copy_queries(const Element* q, const Strides& strides, int rows) const {
+        const int row = threadIdx.x % 32;
+        if (row < rows)
+            bulk_load(stages.queries(place.stage) + row * QUERY_BYTES,
+                      queries_of(q, strides, split) + row % GROUP * strides.head +
+                          (long long)(row / GROUP) * strides.row,
+                      HEAD_DIM * 2, stages.full(place.stage));
     }
 };
 
-// The stage that a warp reads next.
+// A warp that computes.
 struct Reader {
-    int stage;
-    u32 parity;
+    Stages stages;
+    RingPlace place;
 
-    DEVICE u32 wait(const Pipeline& pipeline) const {
-        mbarrier_wait(pipeline.barriers + 8 * stage, parity);
-        return pipeline.tile(stage);
+    // Waits until the stage is full, and returns where its block is.
+    DEVICE u32 wait() const {
+        mbarrier_wait(stages.full(place.stage), place.parity);
+        return stages.tile(place.stage);
     }
 
-    // All lanes have read the stage, which the next copy overwrites.
-    DEVICE void release(Pipeline& pipeline, const Sizes& sizes, const Cache& cache) {
+    // The split whose first block is in the stage.
+    DEVICE Split split() const {
+        const uint4 a = ld_shared_v4_u32(stages.split(place.stage));
+        const uint4 b = ld_shared_v4_u32(stages.split(place.stage) + 16);
+        return {(int)a.x, (int)a.y, (int)a.z, (int)a.w, (int)b.x, (int)b.y, (int)b.z, (int)b.w};
+    }
+
+    // All lanes have read the stage.
+    DEVICE void release() {
         __syncwarp();
-        pipeline.fetch(sizes, cache);
-        if (++stage == num_stages) stage = 0, parity ^= 1;
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty(place.stage));
+        place.advance();
     }
 };
-
-// Writes zeros over the values behind the last key: what lies there may be NaN, and NaN times the
-// probability 0 is NaN.
-DEVICE void clear_values(u32 tile, int from_row) {
-    const int lane = threadIdx.x % 32;
-    const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    constexpr int BOX_BYTES = VTile::BYTES / BOXES, PANELS = BOX_BYTES / (BOX_ROWS * PANEL_BYTES);
-    for (int at = from_row * PANEL_BYTES + 16 * lane; at < BLOCK_N * PANEL_BYTES; at += 512) {
-        const int box = at / (BOX_ROWS * PANEL_BYTES), in_panel = at % (BOX_ROWS * PANEL_BYTES);
-#pragma unroll
-        for (int panel = 0; panel < PANELS; ++panel)
-            st_shared_v4(tile + box * BOX_BYTES + panel * BOX_ROWS * PANEL_BYTES + in_panel, zeros);
-    }
-    __syncwarp();
-}

@@ -5,7 +5,7 @@
 // which there are at most MOST_LEAVES. What a leaf contributes to a row, and the order in which
 // contributions are added up, a binary tree over the leaves, depend on the sequence alone.
 // So a sequence gets the same bits whatever else is in the batch. A split is a node of that tree:
-// the leaves below it are computed by one CTA, and the tree above all splits by the second kernel.
+// one CTA computes the leaves below it, and the second kernel the tree above all splits.
 // The height of splits may therefore follow the whole batch: high where there are many sequences,
 // so that little is written and read again, and low where there are few, so that all SMs work.
 #pragma once
@@ -25,7 +25,7 @@ struct Sizes {
     int splits_kept;         // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
-    int split_cost;   // what a split costs beside its keys, in keys of a warp
+    int split_cost;   // what a split costs beside its keys, in keys
     int ctas;         // CTAs of the first kernel
     u32 inverse_ctas, inverse_heads_kv;  // see `divided`
     float scale_log2;  // of scores; with a soft-cap, of its tanh
@@ -95,9 +95,9 @@ struct Lengths {
     }
 };
 
-// Returns the height of splits: each warp of a CTA has 2^height leaves of a split. It is the one with
-// which the CTA that has most to do ends first; of equal ones the highest. All lanes take part.
-template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
+// Returns the height of splits, which have 2^height leaves. It is the one with which the CTA that has
+// most to do ends first; of equal ones the highest. All lanes take part.
+template <int BLOCK, bool IS_WINDOWED>
 DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
@@ -109,7 +109,7 @@ DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
             leaf_keys = max(leaf_keys, own.keys);
 #pragma unroll
             for (int height = 0; height <= TREE_DEPTH; ++height)
-                splits[height] += shifted_up(own.count, WARPS_LOG2 + height);
+                splits[height] += shifted_up(own.count, height);
         }
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
@@ -120,28 +120,23 @@ DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
         const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
         const int cost = rounds * (min(1 << height, most_leaves) * leaf_keys + sizes.split_cost);
-        const bool fits = shifted_up(most_leaves, WARPS_LOG2 + height) <= sizes.splits_kept;
+        const bool fits = shifted_up(most_leaves, height) <= sizes.splits_kept;
         if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = height;
     }
     return best;
 }
 
-// One split of one KV head of a sequence, and the keys [begin, end) of it that a warp has.
+// One split of one KV head of a sequence, which has `splits` of them: the keys [begin, end).
 struct Split {
     int sequence = -1, number = 0, splits = 0, head_kv = 0, begin = 0, end = 0, keys = 0;
     int leaf_keys = 0;
 
-    // The warps that have keys, or 1.
-    DEVICE int busy_warps(int height) const {
-        const int of_warp = leaf_keys << height;  // where the split is full
-        const int left = keys - (begin - threadIdx.x / 32 * of_warp);
-        return max((left + of_warp - 1) / of_warp, 1);
-    }
+    DEVICE bool exists() const { return sequence >= 0; }
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
-template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
+template <int BLOCK, bool IS_WINDOWED>
 DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, int height) {
     const int lane = threadIdx.x % 32;
     const int number = divided(item, sizes.heads_kv, sizes.inverse_heads_kv);
@@ -152,7 +147,7 @@ DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, in
         const bool exists = first + lane < sizes.batch;
         const int keys = lengths.of_lane(sizes, first);
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
-        const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + height) : 0;
+        const int own = exists ? shifted_up(leaves.count, height) : 0;
         int up_to_here = own;
         if (sizes.batch > 1)
 #pragma unroll
@@ -170,9 +165,8 @@ DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, in
             split.splits = __shfl_sync(~0u, own, at);
             split.keys = __shfl_sync(~0u, keys, at);
             split.leaf_keys = __shfl_sync(~0u, leaves.keys, at);
-            const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
             split.begin = __shfl_sync(~0u, leaves.first_key, at) +
-                          (leaf << height) * split.leaf_keys;
+                          (split.number << height) * split.leaf_keys;
             split.end = min(split.begin + (split.leaf_keys << height), split.keys);
             break;
         }

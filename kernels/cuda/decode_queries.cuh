@@ -1,29 +1,10 @@
-// The queries of attention_decode_cuda_sm90, in registers. The file that includes this defines the
-// macros and tiles.
+// The queries of attention_decode_cuda_sm90: on their way, and in registers. The file that includes
+// this defines the macros and tiles.
 #pragma once
 
 #include "cuda/cache_hints.cuh"
 #include "cuda/decode_problem.cuh"
 #include "cuda/decode_rows.cuh"
-
-// Loads the queries of a KV head as operands of mma.sync; rows that do not exist become zero. Row r
-// of a tile is query r / GROUP of query head r % GROUP of the KV head.
-DEVICE void load_queries(Queries& to, const Element* q, const Strides& strides, int seqlen_q) {
-    const int lane = threadIdx.x % 32;
-    // The words of a lane: dimensions d, d + 1, d + 8 and d + 9 of 16, or d to d + 3.
-    constexpr int WIDTH = E4M3_CACHE ? 4 : 2, NEXT = E4M3_CACHE ? 1 : 4;
-#pragma unroll
-    for (int n = 0; n < Shape::N_TILES; ++n) {
-        const int row = 8 * n + lane / 4, query = row / GROUP;
-        const Element* from = q + (row % GROUP) * strides.head + (long long)query * strides.row;
-        const u32* words = reinterpret_cast<const u32*>(from + WIDTH * (lane % 4));
-#pragma unroll
-        for (int step = 0; step < Shape::D_STEPS; ++step) {
-            to[step][n][0] = query < seqlen_q ? words[8 * step] : 0;
-            to[step][n][1] = query < seqlen_q ? words[8 * step + NEXT] : 0;
-        }
-    }
-}
 
 DEVICE const Element* queries_of(const Element* q, const Strides& strides, const Split& split) {
     return q + split.sequence * strides.batch + split.head_kv * GROUP * strides.head;
@@ -32,10 +13,29 @@ DEVICE const Element* queries_of(const Element* q, const Strides& strides, const
 // Brings the queries of a KV head to the L2 cache; 128 bytes for each lane are enough.
 DEVICE void prefetch_queries(const Element* q, const Strides& strides, int seqlen_q) {
     constexpr int LINES = HEAD_DIM / 64;
-    const int row = threadIdx.x / LINES, query = row / GROUP;
+    const int row = threadIdx.x % 32 / LINES, query = row / GROUP;
     if (query < seqlen_q)
         prefetch_l2(q + (row % GROUP) * strides.head + (long long)query * strides.row +
                     threadIdx.x % LINES * 64);
+}
+
+// Loads the queries of a KV head from shared memory as operands of mma.sync; rows that do not exist
+// become zero. Row r of a tile is query r / GROUP of query head r % GROUP of the KV head.
+DEVICE void load_queries(Queries& to, u32 queries, int seqlen_q) {
+    const int lane = threadIdx.x % 32;
+    // The words of a lane: dimensions d, d + 1, d + 8 and d + 9 of 16, or d to d + 3.
+    constexpr int WIDTH = E4M3_CACHE ? 4 : 2, NEXT = E4M3_CACHE ? 1 : 4;
+#pragma unroll
+    for (int n = 0; n < Shape::N_TILES; ++n) {
+        const int row = 8 * n + lane / 4;
+        const bool exists = row / GROUP < seqlen_q;
+        const u32 from = queries + row * QUERY_BYTES + 2 * WIDTH * (lane % 4);
+#pragma unroll
+        for (int step = 0; step < Shape::D_STEPS; ++step) {
+            to[step][n][0] = exists ? ld_shared(from + 32 * step) : 0;
+            to[step][n][1] = exists ? ld_shared(from + 32 * step + 4 * NEXT) : 0;
+        }
+    }
 }
 
 // Turns queries from bf16 into fp16: each row times the power of two with which its greatest
@@ -76,9 +76,8 @@ struct SplitQueries {
     Queries q;
     Factors before_tanh, scale_log2;  // without a soft-cap, there is the second one alone
 
-    DEVICE void load(const Element* from, const Strides& strides, const Split& split,
-                     const Sizes& sizes, const float* k_descale) {
-        load_queries(q, from, strides, sizes.seqlen_q);
+    DEVICE void load(u32 queries, const Split& split, const Sizes& sizes, const float* k_descale) {
+        load_queries(q, queries, sizes.seqlen_q);
         Factors& first = SOFTCAP ? before_tanh : scale_log2;
         // A factor of 0, of keys that are 0, would make NaN of the -inf of masked scores.
         const float descale =

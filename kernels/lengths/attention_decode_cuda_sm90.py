@@ -19,10 +19,9 @@ class _Resized:
     """The strides of q and out, those of out alone, and the first sizes."""
 
     def __init__(self, workload, config, sms):
-        warps = config["num_warps"]
         self._heads_kv, self._seqlen_q = workload.heads_kv, workload.seqlen_q
         self._rows, self._head_dim_v = workload.heads * workload.seqlen_q, workload.head_dim_v
-        self._least, self._most = config["LEAF_KEYS"] * warps, config["MOST_LEAVES"] // warps
+        self._least, self._most = config["LEAF_KEYS"], config["MOST_LEAVES"]
         self._depth = 2 ** config["TREE_DEPTH"]
         self._row_bytes = 4 * workload.head_dim_v + 8
         self._most_ctas, self._most_combining = sms * config["CTAS_PER_SM"], _COMBINING_CTAS * sms

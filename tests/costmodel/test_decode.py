@@ -20,16 +20,16 @@ from tunefa.spec.workload import Workload
 SM80, SM90 = (archs.gpu(archs.load(name)) for name in ("sm80", "sm90"))
 H200 = SM90.device("h200")
 TILING = DecodeTiling(
-    block_m=16, block_n=64, columns=128, columns_v=128, warps=4, blocks_ahead=4,
+    block_m=16, block_n=64, columns=128, columns_v=128, warps=4, copying_warps=0, blocks_ahead=4,
     copied_by_threads=False, by_wgmma=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
-    max_splits=128, follows_batch=False,
+    max_splits=128, heights=1,
 )  # fmt: skip
 NEEDED = Resources(65536, 128, 0, 0)
 LARGE, LONG, SHORT = (
     Workload.parse(f"decode_{text}_d128_bf16")
     for text in ("b64_h32_kv8_k32k", "b1_h8_kv1_k128k", "b1_h8_kv1_k512")
 )
-TIMES_US = [2211.183, 22.6739, 10.0962, 13.8383, 4944.35]
+TIMES_US = [2059.483, 19.77392, 10.81913, 11.93825, 4760.652]
 
 
 def predict(workload: Workload, needed: Resources = NEEDED, **changes: Any) -> Prediction:
@@ -37,7 +37,7 @@ def predict(workload: Workload, needed: Resources = NEEDED, **changes: Any) -> P
 
 
 def test_large_caches_take_the_time_of_their_bytes() -> None:
-    made = predict(LARGE, follows_batch=True)
+    made = predict(LARGE, heights=3)
     cache, rows = 64 * 8 * 32768 * 2 * 128 * 2, 64 * 32
     moved = cache + rows * (2 * 128 * 2 + 4)
     assert made.limiter == "HBM"
@@ -66,7 +66,7 @@ def test_splits_that_follow_the_batch_are_the_best_of_three_lengths(text: str) -
     workload = Workload.parse(f"decode_{text}")
     fixed = [predict(workload, min_split_keys=keys).time_us for keys in (512, 1024, 2048)]
     assert len(set(fixed)) > 1
-    assert predict(workload, follows_batch=True).time_us == min(fixed)
+    assert predict(workload, heights=3).time_us == min(fixed)
 
 
 def test_splits_are_combined_by_a_second_launch() -> None:
@@ -96,9 +96,10 @@ def test_keys_before_every_window_cost_nothing() -> None:
 
 
 def test_ctas_of_an_sm_overlap_what_is_not_copied() -> None:
-    """Four splits for each SM, at once or one after the other; 16 warps compute at full speed."""
+    """Four splits for each SM, at once or one after the other; 16 warps compute at full speed. A
+    split has 64 blocks."""
     workload, needed = Workload.parse("decode_b66_kv8_k4096"), Resources(16384, 32, 0, 0)
-    for ctas, warps, steps in ((4, 4, 16), (4, 8, 16), (1, 4, 64)):
+    for ctas, warps, steps in ((4, 4, 64), (4, 8, 128), (1, 4, 256)):
         made = predict(workload, needed, max_splits=1, ctas_per_sm=ctas, warps=warps)
         assert made.limiter == "HBM" and made.steps == steps
         around = made.time_us - made.hbm_us - model.LAUNCH_US
@@ -106,9 +107,9 @@ def test_ctas_of_an_sm_overlap_what_is_not_copied() -> None:
 
 
 def test_cycles_of_a_block_by_hand() -> None:
-    assert model.cycles_of_block(SHORT, TILING) == 70 * 64
+    assert model.cycles_of_block(SHORT, TILING) == 70 * 64 / 4 + 600
     half = replace(TILING, block_m=8, columns_v=64, columns=64)
-    assert model.cycles_of_block(SHORT, half) == 70 * 64 / 4
+    assert model.cycles_of_block(SHORT, half) == 70 * 64 / 4 / 4 + 600
     copied = replace(TILING, copied_by_threads=True)
     assert model.cycles_of_block(SHORT, copied) == (70 + 16) * 64 / 4 + 600
 
@@ -131,8 +132,8 @@ def test_more_work_takes_longer() -> None:
     for more in longer:
         assert predict(replace(LARGE, **more)).time_us > 1.4 * predict(LARGE).time_us, more
     one = Workload.parse("decode_b33_h16_kv4_k8k")  # one CTA for each of 132 SMs
-    assert predict(one, max_splits=1).steps == 8192 / 256
-    assert predict(replace(one, seqlen_q=8), max_splits=1).steps == 2 * 8192 / 256, "two tiles"
+    assert predict(one, max_splits=1).steps == 8192 / 64
+    assert predict(replace(one, seqlen_q=8), max_splits=1).steps == 2 * 8192 / 64, "two tiles"
 
 
 def test_expected_resources_grow_with_the_bounds() -> None:

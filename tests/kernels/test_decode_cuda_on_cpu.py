@@ -23,17 +23,25 @@ KERNEL = kernels.load("attention_decode_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
-SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2, "CTAS_PER_SM": 1, "LEAF_KEYS": 32,
-         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32}  # fmt: skip
+SMALL = {"BLOCK_N": 32, "num_warps": 2, "num_stages": 3, "COPIES_IN_FLIGHT": 2,
+         "CTAS_PER_SM": 2, "LEAF_KEYS": 32, "MOST_LEAVES": 64, "TREE_DEPTH": 3,
+         "SPLIT_COST": 32}  # fmt: skip
 CASES: list[tuple[str, dict[str, int]]] = [
     ("b3_h8_kv2_q1_k900_d128_bf16", {}),
-    ("b2_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 32}),
+    ("b2_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 64, "LEAF_KEYS": 64}),
     ("b2_h4_kv1_q1_k300_d256_bf16_softcap", {"num_stages": 3, "TREE_DEPTH": 2}),
-    ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {}),
-    ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
-    ("b70_h2_kv2_q1_k70_d64_bf16", {"SPLIT_COST": 16}),
-    ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "CTAS_PER_SM": 4, "TREE_DEPTH": 2}),
-    # A warp reads 32 pages of a split, of which the first is in the middle of 32.
+    ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {"num_stages": 4}),
+    (
+        "b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap",
+        {"num_warps": 4, "BLOCK_N": 64, "LEAF_KEYS": 64},
+    ),
+    ("b70_h2_kv2_q1_k70_d64_bf16", {"SPLIT_COST": 64}),
+    ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "CTAS_PER_SM": 4, "TREE_DEPTH": 5}),
+    (
+        "b2_h16_kv1_q1_k400_d128_bf16",
+        {"num_warps": 8, "BLOCK_N": 128, "LEAF_KEYS": 128, "CTAS_PER_SM": 1},
+    ),
+    # A split has 32 pages and more, of which the first is in the middle of 32.
     (
         "b2_h2_kv1_q1_k1700_d64_bf16_causal_w1000_page16",
         {"num_warps": 1, "CTAS_PER_SM": 4, "LEAF_KEYS": 512, "BLOCK_N": 64},

@@ -23,7 +23,7 @@ from tunefa.spec.tiling import DecodeTiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload
 
-# The constants were set on 36 configs of attention_decode_cuda_sm90 for each of 15 workloads, timed
+# The constants were set on 564 times of configs of attention_decode_cuda_sm90 for 38 workloads
 # on an H200: docs/model.md.
 HBM_SHARE = 0.91
 """The share of the bandwidth that reading reaches: 4.37 of 4.8 TB/s on an H200."""
@@ -37,11 +37,11 @@ WGMMA_FLOPS_PER_CLOCK = 4096.0
 SMs at 1,830 MHz)."""
 STEP_CYCLES = 600.0
 """Cycles of a step in which the warps of a CTA wait for one another."""
-LAUNCH_US = 4.3
+LAUNCH_US = 3.0
 """Time from the launch to the first byte, and from the last one to the end."""
-SPLIT_US = 0.9
+SPLIT_US = 0.3
 """Time that a CTA takes at the start and the end of a split, where nothing overlaps it."""
-COMBINE_US = 2.0
+COMBINE_US = 1.0
 """Time of the second launch, which starts while the first one runs."""
 PLAIN_COMBINE_US = 3.5
 """The same where it does not."""
@@ -89,9 +89,8 @@ def _of_splits(
     in_flight = busy * tiling.blocks_ahead * tiling.block_n * key_bytes
     flight_us = rounds * busy * each * key_bytes / max(in_flight, key_bytes) * LATENCY_US
     pipes = {"warps": cycles_of_block(workload, tiling)}
-    sharing = 1 if tiling.copied_by_threads or tiling.by_wgmma else tiling.warps
     crowded = busy if tiling.by_wgmma else max(1.0, busy * tiling.warps / 16)
-    steps = rounds * ceil_div(each, tiling.block_n * sharing) * crowded
+    steps = rounds * ceil_div(each, tiling.block_n) * crowded
     compute_us = steps * pipes["warps"] / device.boost_mhz
     hbm_us = workload.io_bytes / (device.hbm_bytes_per_s * HBM_SHARE) * 1e6
     parts = {"warps": compute_us, "latency": flight_us, "HBM": hbm_us}
@@ -114,15 +113,13 @@ def expected_resources(tiling: DecodeTiling, smem_bytes: int, registers: int) ->
 
 
 def cycles_of_block(workload: Workload, tiling: DecodeTiling) -> float:
-    """Cycles that a block of keys takes: of one warp, or with copies by threads of all."""
+    """Cycles that the warps of a CTA take for a block of keys."""
     columns = tiling.columns + tiling.columns_v
     if tiling.by_wgmma:
         products = 2 * tiling.block_m * tiling.block_n * columns
         return products / WGMMA_FLOPS_PER_CLOCK + STEP_CYCLES
     size = columns / 256 * tiling.block_m / 16 * tiling.block_n
-    if not tiling.copied_by_threads:
-        return CYCLES_PER_KEY * size
-    copies = COPY_CYCLES_PER_KEY * 16 / tiling.block_m
+    copies = COPY_CYCLES_PER_KEY * 16 / tiling.block_m if tiling.copied_by_threads else 0.0
     return (CYCLES_PER_KEY + copies) * size / tiling.warps + STEP_CYCLES
 
 

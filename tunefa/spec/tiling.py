@@ -123,15 +123,17 @@ class DecodeTiling:
     block_m: int
     """Query rows in a tile, with padding."""
     block_n: int
-    """Keys that a warp, or with copies by threads a CTA, computes at once."""
+    """Keys that a CTA computes at once."""
     columns: int
     """head_dim, with the padding that the kernel adds."""
     columns_v: int
     """head_dim_v, with the padding that the kernel adds."""
     warps: int
-    """Warps of a CTA."""
+    """Warps of a CTA that compute."""
+    copying_warps: int
+    """Warps of a CTA that copy for the others."""
     blocks_ahead: float
-    """Blocks of K and V that a CTA has room for, without those that it computes with."""
+    """Blocks of K and V that a CTA has on their way, without those that it computes with."""
     copied_by_threads: bool
     """Whether threads copy blocks with 16-byte cp.async; if not, TMA copies them."""
     by_wgmma: bool
@@ -144,22 +146,23 @@ class DecodeTiling:
     """The least keys of a split."""
     max_splits: int
     """The most splits of a sequence."""
-    follows_batch: bool
-    """Whether splits are longer where there are more sequences; else they depend on their own
-    sequence alone."""
+    heights: int
+    """How many lengths of splits there are, each twice the one before, of which the kernel takes
+    the best for the batch; 1 where splits depend on their own sequence alone."""
 
     @property
     def threads(self) -> int:
         """Threads of one CTA."""
-        return 32 * self.warps
+        return 32 * (self.warps + self.copying_warps)
 
     def splits(self, keys: int) -> list[tuple[int, int]]:
         """Returns (splits, keys of each) of a sequence that has so many visible keys; several, of
         which the kernel takes the best, if splits follow the batch."""
         share = -(-keys // self.max_splits)
         least = max(-(-share // self.block_n) * self.block_n, self.min_split_keys)
-        lengths = [least, 2 * least, 4 * least] if self.follows_batch else [least]
-        return [(max(1, -(-keys // each)), min(each, max(1, keys))) for each in lengths]
+        lengths = [least << height for height in range(self.heights)]
+        found = {max(1, -(-keys // each)): min(each, max(1, keys)) for each in reversed(lengths)}
+        return sorted(found.items(), reverse=True)
 
 
 @dataclass(frozen=True)

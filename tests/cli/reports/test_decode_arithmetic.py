@@ -16,9 +16,9 @@ from tunefa.spec.workload import Workload
 
 NEEDED = Resources(32768, 64, 0, 0)
 TILING = DecodeTiling(
-    block_m=16, block_n=64, columns=128, columns_v=64, warps=4, blocks_ahead=2,
+    block_m=16, block_n=64, columns=128, columns_v=64, warps=4, copying_warps=0, blocks_ahead=2,
     copied_by_threads=True, by_wgmma=False, max_registers=255, ctas_per_sm=2, min_split_keys=512,
-    max_splits=8, follows_batch=False,
+    max_splits=8, heights=1,
 )  # fmt: skip
 KERNELS = [
     ("attention_decode_cuda_sm90", "sm90"),
@@ -70,6 +70,6 @@ def test_splits_are_those_of_the_keys_that_a_sequence_sees(text: str, cuts: str)
 
 def test_splits_that_follow_the_batch_are_all_named() -> None:
     case = Case.from_names("attention_decode_cuda_sm90", "decode_b2_k8k", "sm90")
-    config = {**case.default(), "num_warps": 4, "LEAF_KEYS": 128}
+    config = {**case.default(), "LEAF_KEYS": 512, "TREE_DEPTH": 2}
     said = decode_arithmetic.size(case.workload, case.decode_tiling(config))
     assert said.endswith(": 16 x 512 or 8 x 1,024 or 4 x 2,048, the best for the batch")

@@ -30,12 +30,14 @@ def cycle_lines(tiling: DecodeTiling) -> dict[str, tuple[str, str]]:
                 f"{model.WGMMA_FLOPS_PER_CLOCK:.0f} + {model.STEP_CYCLES:.0f}",
             )
         }
-    formula = "cycles per key x N x M / 16 x (D + Dv) / 256"
     cycles = f"{model.CYCLES_PER_KEY:.0f}"
     if tiling.copied_by_threads:
-        formula += f" / warps + {model.STEP_CYCLES:.0f}"
         cycles = f"({cycles} + {model.COPY_CYCLES_PER_KEY:.0f} x 16 / {tiling.block_m})"
-    numbers = f"{cycles} x {tiling.block_n} x {tiling.block_m} / 16 x {columns} / 256"
-    if tiling.copied_by_threads:
-        numbers += f" / {tiling.warps} + {model.STEP_CYCLES:.0f}"
-    return {"warps": (formula, numbers)}
+    end = f"{model.STEP_CYCLES:.0f}"
+    return {
+        "warps": (
+            f"cycles per key x N x M / 16 x (D + Dv) / 256 / warps + {end}",
+            f"{cycles} x {tiling.block_n} x {tiling.block_m} / 16 x {columns} / 256 / "
+            f"{tiling.warps} + {end}",
+        )
+    }
