@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,36 @@ def test_each_rule_counts_what_it_is_the_first_to_refuse(case: KnownCase) -> Non
     found, refused = case.walk([first, Level("USE_TMA", (0, 1), [], [])])
     assert found == [{"BLOCK": block, "USE_TMA": n} for block in (16, 32) for n in (0, 1)]
     assert refused == {"too large": 2, "odd": 2}
+
+
+def test_a_walk_finds_what_asking_each_config_finds() -> None:
+    """Rules read parameters themselves and by definitions, the last one or some before it."""
+    values = {"A": (1, 2, 3), "B": (1, 2), "C": (1, 2, 3), "D": (0, 1), "E": (1, 2)}
+    derived = {"far": Expr("A * n"), "near": Expr("far + C"), "last": Expr("near * E")}
+    rules = {
+        "A and C": Expr("near != 10"),
+        "A alone, later": Expr("D == 0 or far < 12"),
+        "all": Expr("last + B + D < 24"),
+        "none": Expr("n == 4"),
+    }
+    case = KnownCase({"n": 4}, derived, rules, {})
+    levels = [
+        Level("A", values["A"], ["far"], ["none"]),
+        Level("B", values["B"], [], []),
+        Level("C", values["C"], ["near"], ["A and C"]),
+        Level("D", values["D"], [], ["A alone, later"]),
+        Level("E", values["E"], ["last"], ["all"]),
+    ]
+    order = ["none", "A and C", "A alone, later", "all"]
+    right, refused = [], Counter[str]()
+    for chosen in itertools.product(*values.values()):
+        env = case.env(config := dict(zip(values, chosen, strict=True)))
+        broken = [rule for rule in order if not rules[rule](env)]
+        refused.update(broken[:1])
+        right += [] if broken else [config]
+    assert right and len(refused) == 3
+    assert case.walk(levels) == case.folded.walk(levels) == (right, refused)
+    assert case.walk([]) == ([{}], Counter())
 
 
 def test_an_error_names_the_expression_as_it_was_written() -> None:

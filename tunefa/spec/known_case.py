@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from tunefa.spec.expr import Expr
@@ -100,6 +101,18 @@ class KnownCase:
         left = ((name, group[name]) for name in names if name in group)
         return [(name, each.run if self.whole else each) for name, each in left]
 
+    def read_by(self, level: Level) -> set[str]:
+        """Returns the names that definitions and rules of a level read, or definitions that those
+        read."""
+        left = [self.derived[name] for name in level.definitions if name in self.derived]
+        left += [self.rules[name] for name in level.rules if name in self.rules]
+        read = set[str]()
+        while left:
+            new = left.pop().names - read
+            read |= new
+            left += [self.derived[name] for name in new & self.derived.keys()]
+        return read
+
     @property
     def _as_written(self) -> KnownCase:
         assert self.whole is not None, "an expression as it was written raises TunefaError"
@@ -122,11 +135,7 @@ class _Walk:
     """One pass through all configs of a space."""
 
     def __init__(self, case: KnownCase, levels: Sequence[Level]) -> None:
-        self._levels = levels
-        self._steps = [
-            (case.steps(case.derived, each.definitions), case.steps(case.rules, each.rules))
-            for each in levels
-        ]
+        self._levels = [_LevelOfCase(case, levels[: place + 1]) for place in range(len(levels))]
         self._below = [1]
         for level in reversed(levels):
             self._below.insert(0, self._below[0] * len(level.values))
@@ -134,27 +143,74 @@ class _Walk:
         self._found, self._refused = list[dict[str, Any]](), Counter[str]()
 
     def result(self) -> tuple[list[dict[str, Any]], Counter[str]]:
-        """Walks from the first parameter on."""
-        self._fix(0)
+        """Walks from the first parameter on. A space without one has one config."""
+        if self._levels:
+            self._fix(0)
+        else:
+            self._found.append({})
         return self._found, self._refused
 
     def _fix(self, depth: int) -> None:
         """Fixes the parameters from `depth` on to all values that they may have."""
-        config, env = self._config, self._env
-        if depth == len(self._levels):
-            self._found.append(config.copy())
-            return
-        name, (definitions, rules) = self._levels[depth].name, self._steps[depth]
-        for value in self._levels[depth].values:
+        config, env, level = self._config, self._env, self._levels[depth]
+        name, (left, refused) = level.name, level.split(config, env)
+        for rule in refused:
+            self._refused[rule] += self._below[depth + 1]
+        is_last = depth + 1 == len(self._levels)
+        for value, defined in left:
             config[name] = env[name] = value
-            for defined, run in definitions:
-                env[defined] = run(env)
-            for rule, holds in rules:
-                if not holds(env):
-                    self._refused[rule] += self._below[depth + 1]
-                    break
+            if defined:
+                env.update(defined)
+            if is_last:
+                self._found.append(config.copy())
             else:
                 self._fix(depth + 1)
+
+
+_Split = tuple[list[tuple[Any, dict[str, Any] | None]], list[str]]
+"""The values that no rule refuses, with what is defined for each, and the rules that refuse the
+others."""
+
+
+class _LevelOfCase:
+    """One parameter of a case. Most rules read few parameters, so for all configs that are equal in
+    these, its values are looked at once."""
+
+    def __init__(self, case: KnownCase, levels: Sequence[Level]) -> None:
+        own = levels[-1]
+        self.name, self._values = own.name, own.values
+        self._definitions = case.steps(case.derived, own.definitions)
+        self._names = [name for name, _ in self._definitions]
+        self._rules = case.steps(case.rules, own.rules)
+        read = case.read_by(own)
+        before = [each.name for each in levels[:-1] if each.name in read]
+        self._key = itemgetter(*before) if before else lambda config: None
+        self._known: dict[Any, _Split] | None = {} if len(before) < len(levels) - 1 else None
+
+    def split(self, config: Mapping[str, Any], env: dict[str, Any]) -> _Split:
+        """Returns what becomes of each value, after those of the levels before."""
+        if self._known is None:
+            return self._computed(env)
+        key = self._key(config)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._computed(env)
+        return found
+
+    def _computed(self, env: dict[str, Any]) -> _Split:
+        left, refused = list[tuple[Any, dict[str, Any] | None]](), list[str]()
+        for value in self._values:
+            env[self.name] = value
+            for name, run in self._definitions:
+                env[name] = run(env)
+            for rule, holds in self._rules:
+                if not holds(env):
+                    refused.append(rule)
+                    break
+            else:
+                names = self._names
+                left.append((value, {name: env[name] for name in names} if names else None))
+        return left, refused
 
 
 class Asked:
