@@ -48,7 +48,7 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
     """A runtime whose H200 is the CPU, and which can compile nothing without being noticed."""
-    made, _ = hopper(monkeypatch, "attention_fwd_triton")
+    made, _ = hopper(monkeypatch, "attention_fwd_triton", has_code=True)
     made.planner.devices[CPU] = (Chip.of_seen(SEEN), Compiler(made.planner.bundles.find))
     monkeypatch.setattr(process, "_RUNTIME", made)
     return made  # type: ignore[return-value]

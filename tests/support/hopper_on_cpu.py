@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from triton.compiler.compiler import CompiledKernel
 
+from tests.support import unfinished_triton
 from tests.support.fake_cuda import FakeCuda, Started
 from tunefa.compile.contract import Compiled, variants
 from tunefa.compile.languages import cuda
@@ -34,9 +35,9 @@ def _here(device: int, work: Any) -> Any:
     return work()
 
 
-def hopper(monkeypatch: Any, *names: str) -> tuple[Runtime, FakeCuda]:
-    """A runtime with the kernels of these names. CUDA C++ is not compiled, as only its host side
-    runs; nothing computes anything."""
+def hopper(monkeypatch: Any, *names: str, has_code: bool = False) -> tuple[Runtime, FakeCuda]:
+    """A runtime with the kernels of these names. As only host sides run, CUDA C++ is not compiled,
+    and kernels in Triton and Gluon have no machine code unless `has_code`."""
     fake = FakeCuda([])
     monkeypatch.setattr(driver, "load", lambda: fake.driver)
     monkeypatch.setattr(driver, "device", lambda index: SEEN)
@@ -47,6 +48,8 @@ def hopper(monkeypatch: Any, *names: str) -> tuple[Runtime, FakeCuda]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(cuda, "compile", _uncompiled)
+    if not has_code:
+        unfinished_triton.install(monkeypatch)
     monkeypatch.setattr(cuda, "_loaded", lambda driver, device, binary: 0xF00)
     monkeypatch.setattr(cuda, "_sizes", lambda driver, function, most: None)
     monkeypatch.setattr(CompiledKernel, "_init_handles", _loaded)

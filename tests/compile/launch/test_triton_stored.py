@@ -28,7 +28,7 @@ def pair(
     monkeypatch: pytest.MonkeyPatch, name: str, workload: str, **changes: Any
 ) -> tuple[Launch, Launch, FakeCuda]:
     """The launches of a config as it was compiled, and as it was stored."""
-    _, fake = hopper(monkeypatch, name)
+    _, fake = hopper(monkeypatch, name, has_code=True)
     kernel, w = kernels.load(name), Workload.parse(workload)
     case = Case(kernel, w, SM90)
     config = {**case.default(), **changes}
