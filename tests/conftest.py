@@ -11,6 +11,8 @@ import tempfile
 # Before numpy and torch are imported: on small matrices, threads wait for each other more than they
 # compute (Optuna's Gaussian process took ten times as long on two busy cores).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Each core compiles a kernel of its own: threads of Triton's compiler would share it.
+os.environ.setdefault("MLIR_DISABLE_MULTITHREADING", "1")
 # Inductor would start processes that import torch, and compile headers for each new cache.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
