@@ -141,10 +141,10 @@ COMPILED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("text", COMPILED)
 def test_both_passes_compile_into_the_memory_of_a_cta(text: str) -> None:
-    """The default, which spills nothing, and for some workloads another config."""
+    """The default, which spills nothing, and for one workload another config."""
     case = case_of(text)
     configs = [case.default()]
-    if text in COMPILED[::3]:
+    if text == COMPILED[0]:
         configs.append(random.Random(text).choice(case.feasible().configs))
     for config in configs:
         compiled = cuda.compile(case, config)

@@ -81,11 +81,11 @@ def test_it_adds_nothing_in_memory() -> None:
 
 
 COMPILED = [
-    "h16_q4096_d128_full",
     "h32_q4096_d64_causal",
-    "h16_kv4_q1000_k3990_d128_causal",
+    "h16_q4096_d128_full",
     "h8_q1000_k3990_d256_causal_fp16",
     "h8_q1000_k3990_d128_full_w500_a20",
+    "h32_kv8_q4096_d128_causal",  # in Triton's cache: tests/contracts compiles it too
 ]
 
 

@@ -106,7 +106,6 @@ LISTED = pytest.mark.parametrize(
         ("b32_q4096_d64_full_varlen", {}),
         ("b32_q4096_d96_varlen", {}),
         ("b32_q4096_d128_varlen", {}),
-        ("b32_q4096_d128_full_varlen", {"L2_SECTION_MB": 16}),
         ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "EPILOGUE_SUBTILE": 1, "RESCALE_THRESHOLD": 0}),
         ("b32_q4096_d256_varlen", {}),
         ("b32_q4096_d128_full_w512_a100_softcap_varlen", {}),

@@ -62,8 +62,8 @@ WORKLOADS = [
     )
 ]  # fmt: skip
 
-VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
-          "d64_fp32_causal")  # fmt: skip
+PADDED = "d80_bf16_causal"
+VARIED = ("d128_bf16_causal", "d64_bf16_full", PADDED, "d256_bf16_full", "d64_fp32_causal")
 DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
 PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096_bf16_nt",
             "matmul_m1000_fp16", "matmul_m512_bf16_tn")  # fmt: skip
