@@ -15,8 +15,8 @@ them. What differs:
 * both kernels start while the kernel before them runs, by programmatic dependent launch, and the
   first one brings what it reads first to the L2 cache meanwhile.
 
-Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 32 query
-rows up to head_dim 128, and 16 beyond.
+Pages have 16 or 32 keys, or a multiple of 64. Head dimensions are multiples of 64. A KV head has at
+most 32 query rows up to head_dim 128, and 16 beyond.
 
 What each parameter trades:
     BLOCK_N           keys that a CTA copies and computes at once

@@ -116,6 +116,18 @@ def test_sequences_may_have_any_lengths(lengths: list[int], tmp_path: Path) -> N
         assert bool((lse[number] == -math.inf).all()) == (keys <= 0)
 
 
+@pytest.mark.parametrize("page_size", [16, 32, 48, 64, 192, 256])
+def test_pages_that_are_served_have_a_default(page_size: int) -> None:
+    """Blocks and pages divide one another, which no block does with 48 keys."""
+    for shape in ("h32_kv8_d128", "h8_kv8_d128", "h8_kv2_d64", "h8_kv2_d256", "h32_kv1_d128"):
+        workload = Workload.parse(f"decode_b2_k4k_{shape}_page{page_size}")
+        refused = KERNEL.why_not(workload, SM90)
+        assert (refused is not None) == (page_size == 48), refused
+        if refused is None:
+            config = KERNEL.default(workload, SM90)
+            assert max(page_size, config["BLOCK_N"]) % min(page_size, config["BLOCK_N"]) == 0
+
+
 STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
 """Lengths of the last sequences before they change. Lanes do not keep those behind the first 32."""
 
