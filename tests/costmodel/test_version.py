@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunefa.costmodel import gpu, learned, npu
+from tunefa.costmodel import decode, gpu, learned, npu
 from tunefa.costmodel.version import (
     GPU_MODEL_VERSION,
     NPU_MODEL_VERSION,
@@ -38,7 +38,7 @@ _BEFORE_LEARNING = [
     739, 1545.906, 1729.359, 838.8404, 77.46849, 88.65974, 55.24918, 378.9913,
     423.7563, 204.1694,
 ]  # fmt: skip
-GPU_PREDICTIONS = dict.fromkeys((1, 2, 3), _BEFORE_LEARNING)
+GPU_PREDICTIONS = {1: _BEFORE_LEARNING, 2: _BEFORE_LEARNING}
 """By version, the times in us of `gpu_times`. When the model changes, so that the test below fails,
 count its version up and write the new times down under the new version."""
 NPU_PREDICTIONS = {1: [112696.3, 24877.31, 6830.271, 1466.561, 7022.946, 5880.092]}
@@ -105,5 +105,7 @@ def test_the_id_of_what_was_learned_is_one_for_all_kernels(
 
 def test_what_is_measured_has_no_model() -> None:
     assert model_version("predicted") == GPU_MODEL_VERSION
+    assert model_version("predicted", "decode") == decode.VERSION
+    assert provenance("predicted", "sm80", "decode") == {"model": decode.VERSION}
     assert model_version("modelled") == model_version("estimated") == NPU_MODEL_VERSION
     assert model_version("measured") is None and model_version("replayed") is None

@@ -23,6 +23,8 @@ from tunefa.spec.tiling import DecodeTiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload
 
+VERSION = 3
+"""The version of this model: see `tunefa.costmodel.version`."""
 # The constants were set on 564 times of configs of attention_decode_cuda_sm90 for 38 workloads
 # on an H200: docs/model.md.
 HBM_SHARE = 0.91

@@ -38,7 +38,7 @@ from tunefa.spec.tiling import BackwardTiling, Tiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import DTYPES, Workload
 
-VERSION = 3
+VERSION = 2
 """The version of the model of GPUs, with what is learned: see `tunefa.costmodel.version`."""
 # A constant without a source was set once on 704 configs of five workloads, timed on an H200, and
 # then tested on other workloads: docs/model.md.

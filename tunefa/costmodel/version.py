@@ -4,7 +4,8 @@ A record keeps the version of the model that predicted its time, and the id of w
 learned from measurements. Times of two versions or ids are not compared: a prediction of today
 stands, however fast an older model found another config. A change of what a model predicts, by its
 constants, an arch's figures or a space's tiling, needs a new version;
-tests/costmodel/test_version.py fails until then. What is learned has a hash for its id, so it needs
+tests/costmodel/test_version.py fails until then, and tests/costmodel/test_decode.py for attention
+over a cache, which has a version of its own. What is learned has a hash for its id, so it needs
 no version.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tunefa.costmodel import gpu
+from tunefa.costmodel import decode, gpu
 from tunefa.spec import kernel as kernels
 from tunefa.store.record import ObjectiveKind
 
@@ -23,10 +24,11 @@ NPU_MODEL_VERSION = 1
 """The version of `tunefa.costmodel.npu`."""
 
 
-def model_version(objective: ObjectiveKind) -> int | None:
-    """Returns the version of the model that gives this kind of time; None where none does."""
+def model_version(objective: ObjectiveKind, op: str = "fwd") -> int | None:
+    """Returns the version of the model that gives this kind of time for an op; None where none
+    does."""
     if objective == "predicted":
-        return GPU_MODEL_VERSION
+        return decode.VERSION if op == "decode" else GPU_MODEL_VERSION
     return NPU_MODEL_VERSION if objective in ("modelled", "estimated") else None
 
 
@@ -44,7 +46,7 @@ def learned_id(objective: ObjectiveKind, arch: str) -> str | None:
     return hashlib.sha256(" ".join(ids).encode()).hexdigest()[:8] if ids else None
 
 
-def provenance(objective: ObjectiveKind, arch: str) -> dict[str, Any]:
+def provenance(objective: ObjectiveKind, arch: str, op: str = "fwd") -> dict[str, Any]:
     """Returns `model` and `learned` of a record's or journal's provenance, where they apply."""
-    found = {"model": model_version(objective), "learned": learned_id(objective, arch)}
+    found = {"model": model_version(objective, op), "learned": learned_id(objective, arch)}
     return {name: value for name, value in found.items() if value is not None}

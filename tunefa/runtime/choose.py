@@ -160,7 +160,7 @@ def _predictions(records: Sequence[Record], anchor: Anchor) -> Iterator[Expected
     own = [r for r in records if r.is_anchored and r.workload == anchor.workload]
     if not own:
         return
-    version = model_version("predicted")
+    version = model_version("predicted", anchor.workload.op)
     for record in current([record for record in own if record.model_version == version]):
         case = anchor.cases.get(record.kernel)
         if case is not None and case.refusal(record.config) is None:

@@ -41,12 +41,13 @@ def parts(
         used = {record.kernel for record in lock.records}
         return {"lock file": _of_records(lock.records), **_of_kernels(used)}
     archs = {record.arch for record in records}
+    versions = [model_version("predicted", op) for op in ("fwd", "decode")]
     models = {arch: learned_id("predicted", arch) for arch in sorted(archs)}
     return {
         "tunefa": __version__,
         "bundles": digest({"files": " ".join(each.digest for each in bundles)}),
         "records": _of_records(installed.usable(records)),
-        "latency model": digest({"model": json.dumps([model_version("predicted"), models])}),
+        "latency model": digest({"model": json.dumps([versions, models])}),
         **_of_kernels(kernels.names()),
     }
 

@@ -69,7 +69,7 @@ def asked(path: Path) -> Asked:
 def header(request: Request) -> dict[str, Any]:
     """The first line of a journal: the question of the search, and its versions."""
     replay = request.replay
-    more = version.provenance(request.objective, request.target.arch.name)
+    more = version.provenance(request.objective, request.target.arch.name, request.workload.op)
     made = {
         k.name: replay.provenance[k.name] if replay else {**request.provenance(k), **more}
         for k in request.kernels

@@ -76,7 +76,8 @@ class Winner:
     def _prediction(self, arch: Arch) -> dict[str, Any]:
         """The versions of the model that predicted the time, its error, and the devices that it was
         compared with."""
-        made, sd = version.provenance(self.objective, arch.name), self.trial.predicted_sd
+        made = version.provenance(self.objective, arch.name, self.kernel.op)
+        sd = self.trial.predicted_sd
         if sd:
             made |= {
                 "predicted_sd": sd,
