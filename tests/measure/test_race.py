@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.support.clock import Clock
 from tunefa.measure import race
@@ -127,6 +128,19 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 def test_the_same_samples_give_the_same_interval() -> None:
     samples = np.random.default_rng(0).normal(0.0, 0.01, 20)
     assert race.interval(samples) == race.interval(samples)
+
+
+@pytest.mark.parametrize("count", [6, 12, 60])
+@pytest.mark.parametrize("confidence", [race.CONFIDENCE, 1.0 - race.DROP_LEVEL / 7])
+def test_an_interval_is_that_of_scipy(count: int, confidence: float) -> None:
+    samples = np.random.default_rng(count).normal(0.01, 0.01, count)
+    expected = stats.bootstrap(
+        (samples,), np.median, n_resamples=2000, confidence_level=confidence, method="percentile",
+        random_state=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    found = race.interval(samples, confidence)
+    wanted = np.expm1([np.median(samples), expected.low, expected.high])
+    assert (found.estimate, found.low, found.high) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_runner_up_may_have_been_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Loads PyTorch, the device and statistics into the bench's process before it needs them.
+"""Loads PyTorch and the device into the bench's process before it needs them.
 
 This module imports next to nothing, so that a process may start another one that loads them, before
 it loads its own modules.
@@ -15,10 +15,8 @@ _LIMIT_S = 60.0
 
 
 def warm_up(process: Workers, *modules: str) -> None:
-    """Lets a process load what its first config needs, which takes seconds, with these modules;
-    then, while it has nothing else to do, what its first race needs."""
+    """Lets a process load what its first config needs, which takes seconds, with these modules."""
     process.submit(load_device, modules, _LIMIT_S)
-    process.submit(load_statistics, (), _LIMIT_S, 1)
 
 
 def load_device(*modules: str) -> None:
@@ -29,8 +27,3 @@ def load_device(*modules: str) -> None:
         torch.cuda.synchronize()
     for each in modules:
         importlib.import_module(each)
-
-
-def load_statistics() -> None:
-    """Loads scipy.stats, for the intervals of a race, which takes a second."""
-    importlib.import_module("scipy.stats")

@@ -17,7 +17,7 @@ NOTE = "gpu time: "
 """The beginning of the study's notes, one for each worker process."""
 NOTE_S = 1.0
 """Seconds between two notes of a worker, which a killed one loses. A note takes milliseconds."""
-_NOT_TIMED = ("load_device", "load_statistics", "look_for_versions", "probe")
+_NOT_TIMED = ("load_device", "look_for_versions", "probe")
 """Tasks of a bench that time nothing: it loads PyTorch, or finds out whether the GPU works."""
 
 
