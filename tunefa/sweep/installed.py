@@ -1,12 +1,13 @@
 """What is installed on this host: the versions that kernels are made with, and what they lack.
 
 A library says so when PyTorch is loaded, which takes seconds. The process of the bench has loaded
-it anyway, so a worker that measures asks there.
+it anyway, so a worker that measures asks there. A compiler's process says the rest meanwhile: it
+loads Triton anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from tunefa.compile import languages, provenance
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
+from tunefa.sweep.processes import Started
 
 _LIMIT_S = 60.0
 
@@ -29,13 +31,32 @@ class Installed:
     """Why some cannot be compiled here."""
 
 
-def seen_by(bench: Workers, names: Sequence[str], arch: str) -> Installed:
-    """Returns what is installed for kernels, as a process of the bench says; if that fails, as this
+def seen_by(started: Started, names: Sequence[str], arch: str) -> Installed:
+    """Returns what is installed for kernels, as processes of a worker say; where one fails, as this
     one does."""
-    try:
-        return bench.submit(look_for_versions, (tuple(names), arch), _LIMIT_S).result()
-    except (TimeoutError, ProcessLost, TaskRaised):
-        return look_for_versions(names, arch)
+    libraries = [name for name in names if kernels.load(name).is_library]
+    others = [name for name in names if name not in libraries]
+    parts = [(started.compilers, others), (started.bench, libraries)]
+    asked = [_asked(process, own, arch) for process, own in parts if own]
+    found = [each() for each in asked]
+    return Installed(
+        {name: made for each in found for name, made in each.versions.items()},
+        {name: why for each in found for name, why in each.lacking.items()},
+    )
+
+
+def _asked(process: Workers, names: Sequence[str], arch: str) -> Callable[[], Installed]:
+    """Asks a process. Returns a function that waits for its answer."""
+    task = tuple(names), arch
+
+    def answer() -> Installed:
+        try:
+            return asked.result()
+        except (TimeoutError, ProcessLost, TaskRaised):
+            return look_for_versions(*task)
+
+    asked = process.submit(look_for_versions, task, _LIMIT_S)
+    return answer
 
 
 def look_for_versions(names: Sequence[str], arch: str) -> Installed:

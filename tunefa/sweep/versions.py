@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunefa.compile import provenance
-from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.sweep import installed
 from tunefa.sweep.installed import Installed
 from tunefa.sweep.plan import Plan
+from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items, serving
 from tunefa.sweep.study import SweepStudy
 
@@ -20,10 +20,10 @@ _NOT_COMPARED = ("date",)
 
 
 def agree(
-    study: SweepStudy, plan: Plan, items: Items, bench: Workers | None = None
+    study: SweepStudy, plan: Plan, items: Items, started: Started | None = None
 ) -> Installed | None:
-    """Notes the versions of this host, unless the sweep has some already. Returns what the process
-    of a bench says is installed; None without one.
+    """Notes the versions of this host, unless the sweep has some already. Returns what the
+    worker's processes say is installed; None without any.
 
     Raises TunefaError if the sweep has other versions.
     """
@@ -31,8 +31,8 @@ def agree(
                for kernel in serving(plan, each.workload, each.target)}  # fmt: skip
     held: dict[str, Any] = dict(study.notes.get(NOTE, {}))
     here = None
-    if bench is not None and kernels:
-        here = installed.seen_by(bench, sorted(kernels), items.items[0].target.arch.name)
+    if started is not None and kernels:
+        here = installed.seen_by(started, sorted(kernels), items.items[0].target.arch.name)
     made = {n: provenance.of(k) for n, k in kernels.items()} if here is None else here.versions
     own = {name: _compared(each, plan.measured) for name, each in sorted(made.items())}
     for name, each in own.items():

@@ -64,8 +64,7 @@ def work(seat: Seat, started: Started | None = None) -> str | None:
             study.note(REFUSED + key, why)
     worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), _shared(started))
     with worker.prepared():
-        bench = None if started is None else started.bench
-        worker.installed = versions.agree(study, plan, items, bench)  # when PyTorch is loaded
+        worker.installed = versions.agree(study, plan, items, started)  # when PyTorch is loaded
     if worker.overlaps:
         sys.setswitchinterval(_SWITCH_S)
     aside = worker.run()
