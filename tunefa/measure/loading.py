@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import threading
 
 from tunefa.compile.workers import Workers
 
@@ -20,10 +22,16 @@ def warm_up(process: Workers, *modules: str) -> None:
 
 
 def load_device(*modules: str) -> None:
-    """Loads PyTorch, the device and some modules."""
-    with contextlib.suppress(Exception):  # where the device fails, the first config says why
-        import torch
+    """Loads PyTorch and some modules, while another thread makes the device's context."""
+    from tunefa.compile.launch import driver
 
-        torch.cuda.synchronize()
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does before its first call
+    making = threading.Thread(target=driver.make_context, daemon=True)
+    making.start()
+    with contextlib.suppress(Exception):  # where PyTorch fails, the first config says why
+        importlib.import_module("torch")
     for each in modules:
         importlib.import_module(each)
+    making.join()
+    with contextlib.suppress(Exception):  # and where the device does
+        importlib.import_module("torch").cuda.synchronize()

@@ -88,6 +88,30 @@ def test_without_a_driver_there_is_no_device(monkeypatch: pytest.MonkeyPatch) ->
     assert not driver.is_there() and driver.devices() == []
 
 
+class Contexts(TwoDevices):
+    """Remembers the devices of which a primary context was asked for."""
+
+    def __init__(self, status: int = 0) -> None:
+        super().__init__(status)
+        self.made: list[int] = []
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, handle: Any) -> int:
+        self.made.append(handle.value)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("status", "index", "made"), [(0, 0, [100]), (0, 1, [101]), (0, 2, []), (100, 0, [])]
+)
+def test_a_context_is_made_where_there_is_a_device(
+    monkeypatch: pytest.MonkeyPatch, status: int, index: int, made: list[int]
+) -> None:
+    library = Contexts(status)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    driver.make_context(index)
+    assert library.made == made
+
+
 def test_a_uuid_is_written_as_nvml_writes_it(
     library: TwoDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,15 @@ def device(index: int) -> SeenDevice:
     return devices()[index]
 
 
+def make_context(index: int = 0) -> None:
+    """Makes the primary context of cuda:index, which PyTorch uses; where that fails, PyTorch says
+    why. It takes up to a second, in which other threads of Python go on."""
+    found, handle, context = library(), c_int(), c_void_p()
+    if found is None or found.cuInit(0) or found.cuDeviceGet(byref(handle), c_int(index)):
+        return
+    found.cuDevicePrimaryCtxRetain(byref(context), handle)
+
+
 def uuid(index: int) -> str:
     """Returns the UUID of cuda:index in NVML's format: `GPU-` and five groups of hex digits.
 
