@@ -17,6 +17,7 @@ from tunefa.sweep.installed import Installed
 from tunefa.sweep.processes import Started
 
 NAMES = ("attention_fwd_cudnn", "attention_fwd_triton")
+KERNELS = [kernels.load(name) for name in NAMES]
 _WITHOUT_PYTORCH = """
 import sys
 from tests.support.sweeping import made, plan
@@ -25,7 +26,7 @@ from tunefa.search import resume
 from tunefa.search.budget import Budget
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.sweep import versions
+from tunefa.sweep import installed, versions
 from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items, Requests
 from pathlib import Path
@@ -34,7 +35,9 @@ asked = plan(targets=(), kernels=(), weights={Workload.parse("q512_d64"): 1.0})
 items = Items.of(asked, [Target.named("h200")])
 with Workers(1) as bench, Workers(1) as compilers:
     started = Started(bench, compilers)
-    here = versions.agree(made(Path(sys.argv[1]), asked), asked, items, started)
+    served = versions.kernels_of(asked, items)
+    answer = installed.ask(started, served, "sm90")
+    here = versions.agree(made(Path(sys.argv[1]), asked), asked, served, answer)
 assert "attention_fwd_cudnn" in here.versions
 request = Requests(asked, "sweep", 1, here).of(items.items[0], Budget(trials=4))
 held = resume.header(request)["provenance"]
@@ -55,13 +58,12 @@ def test_a_search_of_a_sweep_loads_no_pytorch(tmp_path: Path) -> None:
 
 def test_it_is_what_this_process_finds_too() -> None:
     with Workers(1) as bench, Workers(1) as compilers:
-        found = installed.seen_by(Started(bench, compilers), NAMES, "sm90")
-    asked = [kernels.load(name) for name in NAMES]
-    for kernel in asked:
+        found = installed.ask(Started(bench, compilers), KERNELS, "sm90")()
+    for kernel in KERNELS:
         both = [{**each, "date": ""} for each in (found.versions[kernel.name],
                                                   provenance.of(kernel))]  # fmt: skip
         assert both[0] == both[1]
-    assert found.lacking == languages.without_compiler(asked, Target.named("sm90").arch)
+    assert found.lacking == languages.without_compiler(KERNELS, Target.named("sm90").arch)
 
 
 class Asked:
@@ -87,7 +89,7 @@ def test_a_bench_says_what_needs_pytorch_and_compilers_the_rest() -> None:
     others: list[Asked] = []
     said = [Installed({name: {"torch": "2"}}, {name: "no"}) for name in NAMES]
     started: Any = Started(*[Asked(others, each) for each in said])  # type: ignore[arg-type]
-    found = installed.seen_by(started, NAMES, "sm90")
+    found = installed.ask(started, KERNELS, "sm90")()
     assert [each.names for each in others] == [[NAMES[0]], [NAMES[1]]]
     assert found == Installed({name: {"torch": "2"} for name in NAMES}, dict.fromkeys(NAMES, "no"))
 
@@ -95,6 +97,6 @@ def test_a_bench_says_what_needs_pytorch_and_compilers_the_rest() -> None:
 def test_processes_that_are_lost_are_not_needed() -> None:
     others: list[Asked] = []
     started: Any = Started(Asked(others), Asked(others))  # type: ignore[arg-type]
-    assert set(installed.seen_by(started, NAMES, "sm90").versions) == set(NAMES)
-    (only,) = installed.seen_by(started, NAMES[1:], "sm90").versions
+    assert set(installed.ask(started, KERNELS, "sm90")().versions) == set(NAMES)
+    (only,) = installed.ask(started, KERNELS[1:], "sm90")().versions
     assert only == NAMES[1] and others[0].names == [NAMES[0]], "there is no library to ask for"

@@ -16,6 +16,7 @@ from tunefa.compile import languages, provenance
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
 from tunefa.sweep.processes import Started
 
 _LIMIT_S = 60.0
@@ -31,18 +32,22 @@ class Installed:
     """Why some cannot be compiled here."""
 
 
-def seen_by(started: Started, names: Sequence[str], arch: str) -> Installed:
-    """Returns what is installed for kernels, as processes of a worker say; where one fails, as this
-    one does."""
-    libraries = [name for name in names if kernels.load(name).is_library]
-    others = [name for name in names if name not in libraries]
+def ask(started: Started, asked: Sequence[Kernel], arch: str) -> Callable[[], Installed]:
+    """Asks the processes of a worker what is installed for kernels. Returns a function that waits
+    for their answers; where one fails, this process finds it out."""
+    libraries = [each.name for each in asked if each.is_library]
+    others = [each.name for each in asked if not each.is_library]
     parts = [(started.compilers, others), (started.bench, libraries)]
-    asked = [_asked(process, own, arch) for process, own in parts if own]
-    found = [each() for each in asked]
-    return Installed(
-        {name: made for each in found for name, made in each.versions.items()},
-        {name: why for each in found for name, why in each.lacking.items()},
-    )
+    answers = [_asked(process, own, arch) for process, own in parts if own]
+
+    def answer() -> Installed:
+        found = [each() for each in answers]
+        return Installed(
+            {name: made for each in found for name, made in each.versions.items()},
+            {name: why for each in found for name, why in each.lacking.items()},
+        )
+
+    return answer
 
 
 def _asked(process: Workers, names: Sequence[str], arch: str) -> Callable[[], Installed]:

@@ -3,15 +3,14 @@ two compilers cannot be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunefa.compile import provenance
 from tunefa.errors import TunefaError
-from tunefa.sweep import installed
+from tunefa.spec.kernel import Kernel
 from tunefa.sweep.installed import Installed
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items, serving
 from tunefa.sweep.study import SweepStudy
 
@@ -19,21 +18,25 @@ NOTE = "versions"
 _NOT_COMPARED = ("date",)
 
 
+def kernels_of(plan: Plan, items: Items) -> list[Kernel]:
+    """Returns the kernels that serve any of the items."""
+    found = {kernel.name: kernel for each in items.items
+             for kernel in serving(plan, each.workload, each.target)}  # fmt: skip
+    return [found[name] for name in sorted(found)]
+
+
 def agree(
-    study: SweepStudy, plan: Plan, items: Items, started: Started | None = None
-) -> Installed | None:
-    """Notes the versions of this host, unless the sweep has some already. Returns what the
-    worker's processes say is installed; None without any.
+    study: SweepStudy, plan: Plan, kernels: Sequence[Kernel],
+    asked: Callable[[], Installed] | None = None,
+) -> Installed | None:  # fmt: skip
+    """Notes the versions of this host, unless the sweep has some already. Returns what `asked` says
+    is installed, as `installed.ask` returns it; None without it.
 
     Raises TunefaError if the sweep has other versions.
     """
-    kernels = {kernel.name: kernel for each in items.items
-               for kernel in serving(plan, each.workload, each.target)}  # fmt: skip
     held: dict[str, Any] = dict(study.notes.get(NOTE, {}))
-    here = None
-    if started is not None and kernels:
-        here = installed.seen_by(started, sorted(kernels), items.items[0].target.arch.name)
-    made = {n: provenance.of(k) for n, k in kernels.items()} if here is None else here.versions
+    here = None if asked is None else asked()
+    made = {k.name: provenance.of(k) for k in kernels} if here is None else here.versions
     own = {name: _compared(each, plan.measured) for name, each in sorted(made.items())}
     for name, each in own.items():
         for what, version in each.items():

@@ -29,7 +29,7 @@ from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.sweep import beginning, gpu_time, health, slice_result, versions
+from tunefa.sweep import beginning, gpu_time, health, installed, slice_result, versions
 from tunefa.sweep.beat import Beat
 from tunefa.sweep.claims import Claims
 from tunefa.sweep.clock import Clock
@@ -62,9 +62,12 @@ def work(seat: Seat, started: Started | None = None) -> str | None:
     for key, why in items.refused.items():
         if study.notes.get(REFUSED + key) != why:
             study.note(REFUSED + key, why)
+    kernels, asked = versions.kernels_of(plan, items), None
+    if started is not None and kernels:
+        asked = installed.ask(started, kernels, items.items[0].target.arch.name)
     worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), _shared(started))
     with worker.prepared():
-        worker.installed = versions.agree(study, plan, items, started)  # when PyTorch is loaded
+        worker.installed = versions.agree(study, plan, kernels, asked)  # when PyTorch is loaded
     if worker.overlaps:
         sys.setswitchinterval(_SWITCH_S)
     aside = worker.run()
