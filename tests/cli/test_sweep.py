@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support.processes import environment
 from tests.support.sweeping import KERNEL, fake_work
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
@@ -54,6 +57,32 @@ def test_no_gpu_and_none_of_that_name(run: Run, monkeypatch: pytest.MonkeyPatch)
     told = run("sweep", "w.yaml", "--device", "b200", code=1).stderr
     assert "no GPU of this machine is a NVIDIA B200; there are: NVIDIA H200" in told
     assert not study.folder().exists()
+
+
+_BEGINS = """
+import sys
+from tunefa import cli
+from tunefa.compile.launch import driver
+from tunefa.errors import TunefaError
+from tunefa.sweep.engines import local
+
+def begin(engine, plan):
+    slow = {"optuna", "numpy", "sqlalchemy", "torch"} & set(sys.modules)
+    raise TunefaError(f"begun after {sorted(slow)}, measured: {plan.measured}")
+
+driver.devices = lambda: [driver.SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)]
+local.Engine.begin = begin
+sys.argv = ["tunefa", "sweep", "w.yaml"]
+cli.main()
+"""
+
+
+def test_its_processes_begin_before_it_loads_what_takes_long(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _BEGINS],
+        env=environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "begun after [], measured: True" in found.stderr, found.stderr
 
 
 @pytest.mark.parametrize(

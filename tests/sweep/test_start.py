@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,18 @@ def test_a_worker_has_the_processes_that_were_started(
     if given[0] is not None:
         with pytest.raises(RuntimeError, match="stopped"):
             given[0].bench.submit(max, (1, 2), 1.0)
+
+
+def test_work_has_the_processes_that_were_begun_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "warm_up", lambda bench, *modules: None)
+    given: list[Started | None] = []
+    monkeypatch.setattr(worker, "work", lambda seat, started: given.append(started))
+    begun = Seat("", "", "GPU 0", measured=True)
+    start.begin(begun)
+    ((_, early),) = start._begun.values()
+    start.work(replace(begun, study="study"))
+    start.work(begun)
+    assert early is not None and given[0] is early and given[1] is not early
+    assert not start._begun
+    with pytest.raises(RuntimeError, match="stopped"):
+        early.bench.submit(max, (1, 2), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -92,9 +93,6 @@ def command(
             raise click.UsageError("--join takes the workloads from the sweep: leave out others")
     else:
         plan = _plan(sweep_workloads.chosen(path, models, texts, lists), how)
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     found = _joined(how) if plan is None else _swept(plan, how)
     _report(found, as_json)
 
@@ -134,19 +132,30 @@ def _targets(text: str | None) -> tuple[str, ...]:
 
 
 def _swept(plan: Plan, how: dict[str, Any]) -> Outcome:
-    """Runs a sweep or continues one."""
-    from tunefa.cli.reports.sweep import Reporter
-    from tunefa.sweep import engines, run
+    """Runs a sweep or continues one. Its processes begin before this one loads Optuna."""
+    engine = _engine(how)
+    with contextlib.ExitStack() as stack:
+        if how["engine"] == "local":
+            _look_for_gpus(plan)
+            stack.enter_context(engine).begin(plan)
+        _quiet_optuna()
+        from tunefa.cli.reports.sweep import Reporter
+        from tunefa.sweep import run
 
-    engine = _engine(engines, how)
-    if how["engine"] == "local":
-        _look_for_gpus(plan)
-    study = _study(plan, how)
-    with Reporter() as reporter:
-        return run.sweep(study, engine, _budget(plan, how["budget"], study), reporter)
+        study = _study(plan, how)
+        with Reporter() as reporter:
+            return run.sweep(study, engine, _budget(plan, how["budget"], study), reporter)
 
 
-def _engine(engines: Any, how: dict[str, Any]) -> Any:
+def _quiet_optuna() -> None:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def _engine(how: dict[str, Any]) -> Any:
+    from tunefa.sweep import engines
+
     if how["hosts"] is not None and how["engine"] != "slurm":
         raise click.UsageError("--hosts is for --on slurm: leave it out")
     options = {"hosts": how["hosts"]} if how["engine"] == "slurm" else {}
@@ -202,7 +211,8 @@ def _workers(plan: Plan) -> int:
 
 def _joined(how: dict[str, Any]) -> Outcome:
     """Adds workers to a sweep that runs."""
-    from tunefa.sweep import engines, run
+    _quiet_optuna()
+    from tunefa.sweep import run
     from tunefa.sweep import study as studies
 
     held = studies.newest(how["storage"], "")
@@ -211,7 +221,7 @@ def _joined(how: dict[str, Any]) -> Outcome:
             f"there is no sweep in {how['storage'] or studies.folder()}: begin one with "
             "tunefa sweep FILE, or name its --storage"
         )
-    return run.join(held, _engine(engines, how))
+    return run.join(held, _engine(how))
 
 
 def _report(found: Outcome, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.store import document
 from tunefa.store import results as store
-from tunefa.sweep import allocate, outcome
+from tunefa.sweep import allocate, outcome, store_lock
 from tunefa.sweep import clock as clocks
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.engine import Ended, Engine
@@ -184,7 +184,7 @@ def _alone(study: SweepStudy) -> Iterator[None]:
     """
     with errors(str(folder())):
         assets.make_folder(folder())
-        descriptor = os.open(folder() / ".running", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        descriptor = os.open(store_lock.path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from tests.support.sweeping import plan
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
-from tunefa.sweep import cores
+from tunefa.sweep import cores, start, store_lock
 from tunefa.sweep.engine import Ended
 from tunefa.sweep.engines import local
 from tunefa.sweep.engines.local import Engine
@@ -88,6 +90,65 @@ def test_stopping_ends_all() -> None:
         assert engine.ended(0.5) == []
     assert time.monotonic() - begun < 20
     assert engine.ended(0.1) == []
+
+
+def begins(seat: Seat) -> None:
+    """In place of `start.begin`."""
+    os.environ["BEGUN"] = seat.name
+
+
+def says_what_was_begun(seat: Seat) -> str | None:
+    if os.environ.get("BEGUN") != seat.name or seat.study != "study":
+        raise TunefaError(f"{os.environ.get('BEGUN')} was begun")
+    return None
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "devices", lambda: [H200, H200])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(start, "begin", begins)
+
+
+def test_a_process_that_was_begun_gets_the_work_of_its_seat(two_gpus: None) -> None:
+    with Engine(says_what_was_begun) as engine:
+        engine.begin(MEASURED)
+        seats = engine.seats(MEASURED, "place", "study")
+        for seat in seats:
+            engine.start(seat)
+        found: list[Ended] = []
+        until = time.monotonic() + 30
+        while len(found) < 2 and time.monotonic() < until:
+            found += engine.ended(1.0)
+        assert {each.seat.name for each in found} == {"GPU 0", "GPU 1"}
+        assert [each.error for each in found] == [None, None]
+        engine.start(seats[0])  # its successor has a new process
+        while not (again := engine.ended(1.0)):
+            assert time.monotonic() < until
+        assert again[0].error == "None was begun"
+
+
+def test_processes_without_work_end_with_the_engine(two_gpus: None) -> None:
+    with Engine(says) as engine:
+        engine.begin(MEASURED)
+        held = list(engine._begun.values())
+        assert len(held) == 2
+    for each in held:
+        with pytest.raises(RuntimeError, match="stopped"):
+            each.submit(max, (1, 2), 1.0)
+
+
+def test_nothing_is_begun_for_predictions_or_beside_another_sweep(
+    two_gpus: None, home: Path
+) -> None:
+    with Engine(says) as engine:
+        engine.begin(plan())
+        assert not engine._begun
+        store_lock.path().parent.mkdir(parents=True)
+        with open(store_lock.path(), "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            engine.begin(MEASURED)
+        assert not engine._begun
 
 
 @pytest.mark.parametrize(

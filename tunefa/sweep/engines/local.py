@@ -16,13 +16,14 @@ from tunefa.compile.place import Place
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.target import Target
-from tunefa.sweep import cores
+from tunefa.sweep import cores, start, store_lock
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.seat import Seat
 
 _LIMIT_S = 1e6
 """For a worker: eleven days. A sweep has a budget of its own."""
+_BEGIN_LIMIT_S = 60.0
 _CORES_EACH = 2
 """The cores of a worker that predicts: one compiles while the other checks."""
 
@@ -34,6 +35,7 @@ class Engine:
         """`workers` is the most processes that compile in all; None stands for all cores."""
         self._task, self._limit = task, workers
         self._running: dict[Future[str | None], tuple[Seat, Workers]] = {}
+        self._begun: dict[str, Workers] = {}  # by seat: processes without work yet
 
     def __enter__(self) -> Engine:
         return self
@@ -43,9 +45,20 @@ class Engine:
 
     def stop(self) -> None:
         """Ends all processes."""
-        for _seat, workers in self._running.values():
+        for workers in (*self._begun.values(), *(each for _, each in self._running.values())):
             workers.stop()
+        self._begun.clear()
         self._running.clear()
+
+    def begin(self, plan: Plan) -> None:
+        """Starts the processes that measure a plan, which load PyTorch and compilers while this one
+        loads modules and makes the study. A sweep that runs on this store is not disturbed. Raises
+        TunefaError if there is no GPU."""
+        if not plan.measured or store_lock.is_taken():
+            return
+        for seat in self.seats(plan, "", ""):
+            self._begun[seat.name] = workers = self._process(seat)
+            workers.submit(start.begin, (seat,), _BEGIN_LIMIT_S)
 
     def seats(self, plan: Plan, place: str, study: str) -> list[Seat]:
         """Returns a seat for each GPU that the plan measures on, else for every two cores."""
@@ -64,9 +77,12 @@ class Engine:
         return [Seat(place, study, *each, plan.measured) for each in places]
 
     def start(self, seat: Seat) -> None:
-        """Starts a process."""
-        workers = Workers(1, place=Place(seat.environment, seat.share.own))
+        """Starts a process, unless one was begun for the seat."""
+        workers = self._begun.pop(seat.name, None) or self._process(seat)
         self._running[workers.submit(self._task, (seat,), _LIMIT_S)] = seat, workers
+
+    def _process(self, seat: Seat) -> Workers:
+        return Workers(1, place=Place(seat.environment, seat.share.own))
 
     def ended(self, wait_s: float) -> Sequence[Ended]:
         """Returns the workers that have ended."""
