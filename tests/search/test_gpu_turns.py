@@ -19,7 +19,7 @@ class Search:
 
     def __init__(self, gpu_turns: Turns, name: str, value: float, untried: int = 0) -> None:
         self.turn, self.untried = gpu_turns.new(name, value), untried
-        self.is_ready = self.had_it = False
+        self.is_ready = self.had_it = self.is_choosing = False
         self.tried: list[str] = []
         """The searches that tried a config, by name, in a list that searches may share."""
 
@@ -63,6 +63,17 @@ def test_searches_try_configs_while_none_is_ready() -> None:
     low.is_ready = True
     threads[0].join(5.0)
     assert low.had_it and not high.had_it
+    gpu_turns.close("the end")
+
+
+def test_a_search_that_chooses_prepares_and_may_try() -> None:
+    gpu_turns = Turns()
+    search = Search(gpu_turns, "chooses", 1.0, 1)
+    search.is_choosing = True
+    search.begun()
+    until(lambda: len(search.tried) == 1 and gpu_turns.count("preparing") == 1)
+    search.is_choosing = False
+    until(lambda: gpu_turns.count("compiling") == 1)
     gpu_turns.close("the end")
 
 

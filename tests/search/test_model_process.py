@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +55,17 @@ def test_a_kernel_stays_with_its_process_and_may_be_begun_before() -> None:
         held = second.submit(_keeps, (third,), 30.0).result(), first.submit(_keeps, (third,), 30.0)
         assert (held[0], held[1].result()) == (True, False)
         assert not model._begun
+
+
+def test_it_says_whether_times_are_known_and_begins_with_them() -> None:
+    with Workers(1) as workers:
+        model, held = ModelProcess(workers), threading.Event()
+        assert not model.has_times(CASES[0]), "it has just begun"
+        (begun,) = model._begun.values()
+        begun.add_done_callback(lambda _: held.set())
+        assert held.wait(30.0) and model.has_times(CASES[0])
+        (found,) = model.feasible(CASES[:1])
+        assert len(model.expected_us(CASES[0], found)) == len(found.configs)
 
 
 def test_what_was_begun_for_a_workload_can_be_dropped() -> None:

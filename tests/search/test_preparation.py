@@ -174,6 +174,60 @@ def _with_strategy(part: Part, strategy: Any) -> Part:
     return Part(**{**vars(part), "strategy": strategy})
 
 
+def test_a_default_is_tried_before_more_is_asked_for() -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    def ask(part: Part, count: int) -> tuple[Part, list[Config]]:
+        asked.append((part.name, count, part.opened is not None))
+        return part, [{"A": number} for number in range(count)]
+
+    with Workers(30) as compilers:
+        made = prepared(compilers, QUICK, SLOW)
+        made.choose([(QUICK.name, 2), (SLOW.name, 1)], ask)
+        objective(made, QUICK).compiled.add(DEFAULT)
+        assert not made.is_enough() and made.is_choosing and made.has_untried()
+        assert asked == [(QUICK.name, 2, False)]
+        made.try_one()
+        objective(made, QUICK).compiled |= {0, 1}
+        objective(made, SLOW).compiled |= {DEFAULT, 0}
+        made.is_enough()
+        assert asked[1:] == [(SLOW.name, 1, False)] and not made.is_choosing
+        assert made.is_enough()
+
+
+def test_defaults_are_tried_while_the_model_is_asked() -> None:
+    known: set[str] = set()
+    model = SimpleNamespace(has_times=lambda case: case.kernel.name in known)
+    with Workers(30) as compilers:
+        made = prepared(compilers, QUICK, SLOW)
+        made._state.model = model  # type: ignore[assignment]
+        made.choose([(QUICK.name, 1), (SLOW.name, 1)], lambda part, count: (part, [{"A": 0}]))
+        quick, slow = objective(made, QUICK), objective(made, SLOW)
+        quick.compiled.add(DEFAULT)
+        assert not made.is_enough() and made.is_choosing and made.has_untried()
+        made.try_one()
+        known.add(SLOW.name)
+        slow.compiled.add(DEFAULT)
+        assert not made.is_enough() and made.is_choosing
+        assert (quick.begun, slow.begun) == ([DEFAULT], [DEFAULT, 0])
+        known.add(QUICK.name)
+        made.is_enough()
+        assert quick.begun == [DEFAULT, 0] and not made.is_choosing
+
+
+def test_all_is_asked_for_at_once_while_nothing_can_be_tried() -> None:
+    asked: list[str] = []
+
+    def ask(part: Part, count: int) -> tuple[Part, list[Config]]:
+        asked.append(part.name)
+        return part, []
+
+    with Workers(30) as compilers:
+        made = prepared(compilers, QUICK, SLOW)
+        made.choose([(QUICK.name, 2), (SLOW.name, 1)], ask)
+        assert not made.is_enough() and asked == [QUICK.name, SLOW.name]
+
+
 def test_a_trial_that_has_no_time_to_end_is_none() -> None:
     with Workers(9) as compilers:
         made = prepared(compilers, QUICK)

@@ -27,6 +27,10 @@ the GPU, waits for compilers, and lets others try theirs."""
 class Waiting(Protocol):
     """The work of a search that waits for the GPU."""
 
+    @property
+    def is_choosing(self) -> bool:
+        """Whether it chooses what to compile, so that others begin to choose after it."""
+
     def is_enough(self) -> bool:
         """Lets compilers go on. Returns whether enough is compiled."""
 
@@ -174,6 +178,8 @@ class Turns:
         while True:
             turn.is_ready = waiting is None or waiting.is_enough()
             state: _State = "ready" if turn.is_ready else "compiling"
+            if waiting is not None and waiting.is_choosing:
+                state = "preparing"
             turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
                 if self._why_closed or self.left_s() < self.least_s:

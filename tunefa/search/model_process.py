@@ -58,6 +58,13 @@ class ModelProcess:
             return [each.time_us for each in estimates(case, feasible.configs)]
         return list(found)
 
+    def has_times(self, case: Case) -> bool:
+        """Returns whether `expected_us` of a case waits for nothing. Begins with it otherwise."""
+        key = _timed.__name__, _named(case)
+        if key not in self._begun:
+            self._begun[key] = self._submitted(_timed, case)
+        return self._begun[key].done()
+
     def forget(self, workload: Workload) -> None:
         """Drops what was begun for a workload and not asked for: its search has ended."""
         for key in list(self._begun):  # other searches begin theirs meanwhile

@@ -111,10 +111,9 @@ def _prepared(state: SearchState, entrants: Sequence[Entrant], shared: Workers) 
     prepared = Preparation(state, shared, entrants)
     prepared.is_enough()  # compilers begin with the defaults, while the model is asked
     led = parts.by_lead(state, [part for part, _ in entrants])
-    searched = [part for part in led if not (part.is_single or part.behind)]
-    for each, count in zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False):
-        prepared.add(*_asked_early(state, prepared.parts[each.name], count))
-        prepared.is_enough()
+    searched = [part.name for part in led if not (part.is_single or part.behind)]
+    counts = list(zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False))
+    prepared.choose(counts, lambda part, count: _asked_early(state, part, count))
     return prepared
 
 

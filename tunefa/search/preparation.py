@@ -5,7 +5,7 @@ nobody else needs the GPU, it tries what they have compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tunefa.compile.pool import CompilePool
@@ -28,6 +28,8 @@ SHARING = 3
 for the GPU may still use a third of them, as not all of them need compilers at the same time."""
 Entrant = tuple[Part, Objective]
 """The part of a kernel, and what evaluates its configs."""
+Asked = Callable[[Part, int], tuple[Part, list[Config]]]
+"""Asks the strategy of a part for so many configs. Returns the part with its strategy, and them."""
 
 
 @dataclass(eq=False)
@@ -55,6 +57,8 @@ class Preparation:
             if part.first and part.opened is None
         ]
         self._begun: list[_Prepared] = []
+        self._unasked: list[tuple[str, int]] = []
+        self._ask: Asked | None = None
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -66,15 +70,47 @@ class Preparation:
         self.parts[part.name] = part
         self._left += [_Prepared(part.name, config, False) for config in configs]
 
+    def choose(self, counts: Sequence[tuple[str, int]], ask: Asked) -> None:
+        """Says how many configs of which kernels to `ask` strategies for, besides the defaults.
+
+        It takes a part of a second for each kernel, and the model may take longer, so defaults that
+        are compiled are tried in between."""
+        self._unasked, self._ask = list(counts), ask
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether it has configs left to ask for."""
+        return bool(self._unasked)
+
     def is_enough(self) -> bool:
-        """Lets compilers go on. Returns whether all defaults are compiled, and as many of the rest
-        as half of the leader's."""
-        done = [self._is_compiled(each) for each in self._begun]
-        self._begin(self._most_at_once() - done.count(False))
-        if not all(self._is_compiled(each) for each in self._all if each.is_default):
+        """Lets compilers go on, and asks for configs until one is compiled that can be tried, or
+        the model must be waited for. Returns whether all defaults are compiled, and as many of the
+        rest as half of the leader's."""
+        self._begin_more()
+        while self._ask is not None and (chosen := self._askable()) is not None:
+            self._unasked.remove(chosen)
+            self.add(*self._ask(self.parts[chosen[0]], chosen[1]))
+            self._begin_more()
+            if self.has_untried():
+                break
+        if self._unasked or not all(
+            self._is_compiled(each) for each in self._all if each.is_default
+        ):
             return False
         others = [each for each in self._all if not each.is_default]
         return 2 * sum(map(self._is_compiled, others)) >= min(LEADER, len(others))
+
+    def _askable(self) -> tuple[str, int] | None:
+        """The first kernel that has configs left to ask for, and whose times the model has said."""
+        model = self._state.model
+        for each in self._unasked:
+            if model is None or model.has_times(self.parts[each[0]].case):
+                return each
+        return None
+
+    def _begin_more(self) -> None:
+        done = [self._is_compiled(each) for each in self._begun]
+        self._begin(self._most_at_once() - done.count(False))
 
     def _most_at_once(self) -> int:
         """How many compilers may work for it at once."""
