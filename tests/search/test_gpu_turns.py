@@ -68,12 +68,20 @@ def test_searches_try_configs_while_none_is_ready() -> None:
 
 def test_a_search_that_chooses_prepares_and_may_try() -> None:
     gpu_turns = Turns()
-    search = Search(gpu_turns, "chooses", 1.0, 1)
+    seen: list[int] = []
+
+    class Chooses(Search):
+        def try_one(self) -> None:
+            seen.append(gpu_turns.count("preparing"))
+            super().try_one()
+
+    search = Chooses(gpu_turns, "chooses", 1.0, 1)
     search.is_choosing = True
     search.begun()
-    until(lambda: len(search.tried) == 1 and gpu_turns.count("preparing") == 1)
+    until(lambda: len(search.tried) == 1)
+    assert seen == [1] and gpu_turns.count("preparing") == 1
     search.is_choosing = False
-    until(lambda: gpu_turns.count("compiling") == 1)
+    until(lambda: gpu_turns.count("preparing") == 0)
     gpu_turns.close("the end")
 
 

@@ -53,6 +53,7 @@ class Turn:
         self.state: _State = "preparing"
         self.may_try = False
         self.is_ready = False  # it waits with enough compiled, also while it tries a config
+        self.is_choosing = False  # it has not asked for all configs yet, also while it tries one
         self._turns = gpu_turns
 
     @contextlib.contextmanager
@@ -145,11 +146,13 @@ class Turns:
 
     def count(self, *states: _State) -> int:
         """Returns how many searches are in one of these states. A search that is ready counts as
-        `ready` while it tries a config, too."""
+        `ready` while it tries a config, too; one that chooses configs counts as `preparing`, so
+        that compilers get these before those of the next search."""
         with self._changed:
             return sum(
                 turn.state in states
                 or ("ready" in states and turn.state == "trying" and turn.is_ready)
+                or ("preparing" in states and turn.is_choosing)
                 for turn in self._turns
             )
 
@@ -177,9 +180,8 @@ class Turns:
         """Waits until a turn begins, see `Turn.taken`."""
         while True:
             turn.is_ready = waiting is None or waiting.is_enough()
+            turn.is_choosing = waiting is not None and waiting.is_choosing
             state: _State = "ready" if turn.is_ready else "compiling"
-            if waiting is not None and waiting.is_choosing:
-                state = "preparing"
             turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
                 if self._why_closed or self.left_s() < self.least_s:
