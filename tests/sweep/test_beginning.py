@@ -41,3 +41,27 @@ def test_the_defaults_of_a_workload_are_begun_at_its_first_slice(
         beginning.begin(held.plan, item, shared, cast(ModelProcess, model), is_first)
     assert len(model.begun) == 2, "the model lists configs for each slice"
     assert compiled == model.begun[:1], "the second slice knows what became of them"
+
+
+def test_compilers_that_are_left_begin_with_defaults_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[int] = []
+    monkeypatch.setattr(
+        preparation,
+        "begin_defaults",
+        lambda cases, compilers: compiled.extend(case.workload.seqlen_q for case in cases),
+    )
+    held, model = made(tmp_path, plan()), Model()
+    first, *others = Items.of(held.plan, worker.targets(held.plan)).items
+    for processes, is_first, expected in (
+        (1, True, [1024]),
+        (2, True, [1024, 512]),
+        (9, True, [1024, 512, 256]),
+        (3, False, [512, 256]),
+    ):
+        shared: Any = Processes(Workers(1), Workers(processes))
+        beginning.begin(held.plan, first, shared, cast(ModelProcess, model), is_first, others)
+        assert compiled == expected
+        compiled.clear()
+    assert model.begun == [1] * 4, "the model has the first one to do"

@@ -55,6 +55,15 @@ def test_it_knows_whether_a_slice_is_the_first_of_its_workload(held: SweepStudy)
     assert again is not None and again.key == first.key and not own.is_first(again)
 
 
+def test_it_knows_which_workloads_wait_for_their_first_slice(held: SweepStudy) -> None:
+    one, other = claims(held, "GPU 0"), claims(held, "GPU 1")
+    first = one.next()
+    assert first is not None
+    assert lengths(*one.unclaimed(first)) == [512, 256], "the one that is worth the most first"
+    second = other.next()
+    assert second is not None and lengths(*other.unclaimed(second)) == [256]
+
+
 def test_a_worker_that_starts_claims_again_where_another_one_was_first(
     held: SweepStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,13 @@ class Claims:
         """The workload of a slice."""
         return next(each for each in self.items.items if each.key == claimed.key)
 
+    def unclaimed(self, claimed: Slice) -> list[Item]:
+        """The workloads that have no slice beside this one, as far as was seen, the one that is
+        worth the most first."""
+        begun = {claimed.key, *(each.key for each in self.seen)}
+        left = [each for each in self.items.items if each.key not in begun]
+        return sorted(left, key=lambda each: -self.values[each.key])
+
     def is_first(self, claimed: Slice) -> bool:
         """Whether the workload of a slice had none before, as far as was seen."""
         return all(each.key != claimed.key for each in self.seen if each.id != claimed.id)

@@ -138,8 +138,9 @@ class _Worker:
         try:
             with Beat(self.study, first):
                 claims = self.claims
-                is_first = claims.is_first(first)
-                beginning.begin(self.plan, claims.item(first), shared, shared.model, is_first)
+                item, is_first = claims.item(first), claims.is_first(first)
+                others = claims.unclaimed(first)
+                beginning.begin(self.plan, item, shared, shared.model, is_first, others)
                 self.store.records()  # it keeps what it has read, for all slices
                 yield
         except BaseException as error:
