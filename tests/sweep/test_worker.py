@@ -26,8 +26,8 @@ from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store import results as store
 from tunefa.store.results import Store
-from tunefa.sweep import clock as clocks
 from tunefa.sweep import claims, health, item_state, worker
+from tunefa.sweep import clock as clocks
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.processes import Started
