@@ -7,9 +7,9 @@
 //      scores of the warp's keys -> maxima -> [barrier] -> probabilities -> [barrier]
 //      -> all probabilities times the warp's columns of V
 //
-// So the sum of leaves (cuda/decode_problem.cuh) needs no other warp, and a split ends without a merge.
-// Copies go on meanwhile: those of the CTA's next split begin before the last
-// one is computed. A copy brings whole rows, of a block or of a page. A block lies in shared memory as
+// Each warp adds up the leaves (cuda/decode_problem.cuh) of its own columns. Copies go on over the end
+// of a split: those of the CTA's next one begin before it is computed. A copy brings whole rows, of a
+// block or of a page. A block lies in shared memory as
 //
 //      box 0 (of BOX_ROWS rows)                 box 1 ...
 //      panel 0 (128 bytes a row)  panel 1 ...   panel 0 ...
@@ -93,7 +93,6 @@ static_assert(BLOCK_M <= 32, "a lane copies each query row");
 static_assert(COPIES_IN_FLIGHT <= num_stages, "each copy has a stage");
 
 constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
-constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES % 128 ? 64 : 128;
 constexpr int THREADS = 32 * num_warps + 32;
 constexpr int QUERY_BYTES = 2 * HEAD_DIM + 16;  // of a row: eight are in different banks
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
@@ -143,9 +142,9 @@ static_assert(STAGES_SLOTS == num_stages && QUERIES_SLOTS == num_stages &&
 static_assert(QUERIES_OFFSET % 16 == 0 && QUERIES_BYTES == BLOCK_M * QUERY_BYTES,
               "a row of queries is copied at a time");
 static_assert(SPLITS_OFFSET % 16 == 0 && SPLITS_BYTES == sizeof(Split), "a stage may begin a split");
-static_assert(PROBABILITIES_OFFSET % 16 == 0 && PROBABILITIES_BYTES == Exchange<Shape>::OF_ROWS,
+static_assert(PROBABILITIES_OFFSET % 16 == 0 && PROBABILITIES_BYTES == Exchange<Shape>::P_ROWS_BYTES,
               "ldmatrix reads 16 bytes of a row");
-static_assert(PARTS_OFFSET % 8 == 0 && PARTS_BYTES == Exchange<Shape>::OF_PARTS &&
+static_assert(PARTS_OFFSET % 8 == 0 && PARTS_BYTES == Exchange<Shape>::ONE_PART_BYTES &&
                   PARTS_SLOTS == 2,
               "the warps exchange maxima and sums");
 static_assert(NODES_OFFSET % 16 == 0 && NODES_BYTES == QueryRows::KEPT_BYTES &&

@@ -8,8 +8,8 @@ them. What differs:
 * splits follow the whole batch: high where there are many sequences, low where there are few. A
   sequence gets the same bits all the same, as the order of its sum does not depend on them
   (cuda/decode_problem.cuh);
-* one warp copies keys and values by TMA for the others. So 64 to 96 KiB are always on their way, in
-  the order of the cache, also over the end of a split;
+* one warp copies keys and values by TMA for the others, in the order of the cache and also over the
+  end of a split. A few blocks are always on their way, 64 KiB in most configs;
 * the warps share each block: a part of its keys for scores, and of the columns of its values for
   the output. So no warp's output needs another's at the end;
 * both kernels start while the kernel before them runs, by programmatic dependent launch, and the
@@ -26,7 +26,7 @@ What each parameter trades:
     CTAS_PER_SM       CTAs that run at the same time on an SM
     LEAF_KEYS         keys of a leaf of the sum: the least that a split has
     MOST_LEAVES       leaves of a sequence: a longer sequence has longer leaves
-    TREE_DEPTH        a split has at most 2^TREE_DEPTH leaves, and a warp keeps so many nodes
+    TREE_DEPTH        a split has at most 2^TREE_DEPTH leaves; a warp keeps TREE_DEPTH nodes
     SPLIT_COST        what a split is taken to cost beside its keys, in keys
 """
 

@@ -10,7 +10,8 @@ struct Exchange {
     static constexpr int ROWS = 8 * SHAPE::N_TILES, CONSUMER_WARPS = SHAPE::CONSUMER_WARPS;
     static constexpr int KEYS = 16 * SHAPE::S_TILES * CONSUMER_WARPS;
     static constexpr int ROW_BYTES = 2 * KEYS + 16;  // eight rows are in different banks
-    static constexpr int OF_PARTS = 4 * ROWS * CONSUMER_WARPS, OF_ROWS = ROWS * ROW_BYTES;  // bytes
+    static constexpr int ONE_PART_BYTES = 4 * ROWS * CONSUMER_WARPS;  // maxima, or sums
+    static constexpr int P_ROWS_BYTES = ROWS * ROW_BYTES;
     u32 maxima, sums, probabilities;
 
     DEVICE void sync() const { named_barrier_sync(1, 32 * CONSUMER_WARPS); }
@@ -21,7 +22,7 @@ struct Exchange {
     }
 
     // Writes the warp's numbers, of which the lanes of a row have the same ones, and waits for all.
-    DEVICE void put(u32 parts, const float (&x)[SHAPE::N_TILES][2]) const {
+    DEVICE void put_and_wait(u32 parts, const float (&x)[SHAPE::N_TILES][2]) const {
         const int warp = threadIdx.x / 32;
 #pragma unroll
         for (int n = 0; n < SHAPE::N_TILES; ++n)

@@ -22,7 +22,7 @@ struct Strides {
 struct Sizes {
     int batch, heads_kv, seqlen_q;
     int most_keys;    // that the cache of a sequence has places for
-    int splits_kept;         // splits of a sequence that there is memory for
+    int splits_kept;  // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
     int split_cost;   // what a split costs beside its keys, in keys

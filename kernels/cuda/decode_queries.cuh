@@ -10,7 +10,7 @@ DEVICE const Element* queries_of(const Element* q, const Strides& strides, const
     return q + split.sequence * strides.batch + split.head_kv * GROUP * strides.head;
 }
 
-// Brings the queries of a KV head to the L2 cache; 128 bytes for each lane are enough.
+// Brings queries of a KV head to the L2 cache: 128 bytes for each lane, which are all of eight rows.
 DEVICE void prefetch_queries(const Element* q, const Strides& strides, int seqlen_q) {
     constexpr int LINES = HEAD_DIM / 64;
     const int row = threadIdx.x % 32 / LINES, query = row / GROUP;

@@ -30,6 +30,8 @@ struct DecodeRows {
     static constexpr bool IS_BF16 = SHAPE::IS_BF16 && !IS_E4M3;  // the operands of products
     typedef typename SHAPE::KTile KTile;
     typedef typename SHAPE::VTile VTile;
+    static_assert(!IS_E4M3 || D_STEPS % 4 == 0, "a chunk of e4m3 has two steps");
+    static_assert(!IS_E4M3 || O_TILES == 1 || O_TILES % 2 == 0, "two tiles of e4m3 come at once");
     typedef float Scores[S_TILES][N_TILES][4];
     typedef float Factors[N_TILES][2];  // of each row
 
@@ -137,7 +139,7 @@ struct DecodeRows {
     DEVICE void softmax(Scores& s, const Factors& scale_log2, const Exchange<SHAPE>& exchange) {
         Factors maxima;
         find_maxima(maxima, s, scale_log2);
-        exchange.put(exchange.maxima, maxima);
+        exchange.put_and_wait(exchange.maxima, maxima);
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
 #pragma unroll
@@ -260,7 +262,7 @@ struct DecodeRows {
 #pragma unroll
                 for (int step = 4; step < 32; step *= 2)
                     sum[n][row] += __shfl_xor_sync(~0u, sum[n][row], step);
-        exchange.put(exchange.sums, sum);
+        exchange.put_and_wait(exchange.sums, sum);
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
             sum[n][0] = sum[n][1] = 0.0f;

@@ -7,7 +7,7 @@ Every key is read once, so the memory is the limit if enough bytes are on their 
     flight   bytes of the SM with most splits / (bytes that its CTAs have on their way / latency):
              by Little's law, an SM that waits `LATENCY_US` for a copy moves no more than that
     steps    cycles that the warps of that SM compute: `CYCLES_PER_KEY` of a warp and 16 query rows,
-             or with WGMMA the products at the peak rate
+             or with WGMMA the products at the peak rate, and `STEP_CYCLES` for each block
 
 The longest of them, the launch, and the start and end of each split that a CTA computes, one after
 the other, add up. A second launch reads what the splits have written. docs/model.md has the errors.
