@@ -123,7 +123,7 @@ typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 typedef DecodeRows<Shape> QueryRows;
 constexpr bool IS_WIDE = BLOCK_M * HEAD_DIM_V / num_warps > 512;  // one leaf alone in registers
-constexpr int NODES = TREE_DEPTH - !IS_WIDE;           // of a warp in shared memory
+constexpr int NODES = TREE_DEPTH - !IS_WIDE;                      // of a warp in shared memory
 typedef QueryRows::Factors Factors;
 typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 
@@ -142,7 +142,8 @@ static_assert(STAGES_SLOTS == num_stages && QUERIES_SLOTS == num_stages &&
 static_assert(QUERIES_OFFSET % 16 == 0 && QUERIES_BYTES == BLOCK_M * QUERY_BYTES,
               "a row of queries is copied at a time");
 static_assert(SPLITS_OFFSET % 16 == 0 && SPLITS_BYTES == sizeof(Split), "a stage may begin a split");
-static_assert(PROBABILITIES_OFFSET % 16 == 0 && PROBABILITIES_BYTES == Exchange<Shape>::P_ROWS_BYTES,
+static_assert(PROBABILITIES_OFFSET % 16 == 0 && PROBABILITIES_SLOTS == 1 &&
+                  PROBABILITIES_BYTES == Exchange<Shape>::P_ROWS_BYTES,
               "ldmatrix reads 16 bytes of a row");
 static_assert(PARTS_OFFSET % 8 == 0 && PARTS_BYTES == Exchange<Shape>::ONE_PART_BYTES &&
                   PARTS_SLOTS == 2,

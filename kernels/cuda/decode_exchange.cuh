@@ -3,8 +3,8 @@
 
 #include "cuda/ptx.cuh"
 
-// In shared memory: each warp has a part of the maxima and sums of rows, and of the probabilities,
-// of which a query row has those of all keys.
+// Shared memory has, of each warp, the maxima and the sums of rows over its keys, and of each query row
+// the probabilities of all keys.
 template <class SHAPE>
 struct Exchange {
     static constexpr int ROWS = 8 * SHAPE::N_TILES, CONSUMER_WARPS = SHAPE::CONSUMER_WARPS;
