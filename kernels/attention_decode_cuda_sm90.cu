@@ -93,6 +93,7 @@ static_assert(BLOCK_M <= 32, "a lane copies each query row");
 static_assert(COPIES_IN_FLIGHT <= num_stages, "each copy has a stage");
 
 constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
+constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES % 128 ? 64 : 128;
 constexpr int THREADS = 32 * num_warps + 32;
 constexpr int QUERY_BYTES = 2 * HEAD_DIM + 16;  // of a row: eight are in different banks
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
@@ -135,6 +136,7 @@ typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 
 // search_spaces/attention_decode_cuda_sm90.yaml lays out the shared memory.
 static_assert(STAGES_OFFSET % 1024 == 0 && STAGES_BYTES % 1024 == 0, "a swizzle begins at 1 KiB");
+static_assert(BOX_ROWS * PANEL_BYTES % 1024 == 0, "so does each panel of a box");
 static_assert(STAGES_BYTES >= KTile::BYTES && STAGES_BYTES >= VTile::BYTES, "a stage holds a block");
 static_assert(STAGES_SLOTS == num_stages && QUERIES_SLOTS == num_stages &&
                   SPLITS_SLOTS == num_stages && BARRIERS_SLOTS == num_stages,
