@@ -39,15 +39,16 @@ MOST_BYTES = 40e9
 TRITON = "attention_decode_triton"
 SHORT = "BLOCK_N=64,num_stages=6,COPIES_IN_FLIGHT=4,CTAS_PER_SM=1"
 CONFIGS = (
-    *(
-        "SPLIT_COST=16",
-        "LEAF_KEYS=256",
-        "TREE_DEPTH=5",
-        "CTAS_PER_SM=1,MOST_LEAVES=64,TREE_DEPTH=6",
-    ),
-    *("CTAS_PER_SM=1,num_stages=4,COPIES_IN_FLIGHT=3", SHORT, f"{SHORT},LEAF_KEYS=64"),
+    "SPLIT_COST=16",
+    "LEAF_KEYS=256",
+    "TREE_DEPTH=5",
+    "CTAS_PER_SM=1,MOST_LEAVES=64,TREE_DEPTH=6",
+    "CTAS_PER_SM=1,num_stages=4,COPIES_IN_FLIGHT=3",
+    SHORT,
+    f"{SHORT},LEAF_KEYS=64",
     "BLOCK_N=64,CTAS_PER_SM=2,TREE_DEPTH=5",
-    *(f"{TRITON}:", f"{TRITON}:MIN_SPLIT_KEYS=128,MAX_SPLITS=128"),
+    f"{TRITON}:",
+    f"{TRITON}:MIN_SPLIT_KEYS=128,MAX_SPLITS=128",
     f"{TRITON}:MIN_SPLIT_KEYS=1024,MAX_SPLITS=16",
 )
 """The configs of rules that know the batch and the keys; of a sum's order and the number of its

@@ -278,8 +278,10 @@ struct Outputs {
 // Attends the rows to the leaves of a split, the first block of which is in the reader's stage.
 DEVICE void attend_split(QueryRows& rows, Reader& reader, const Exchange<Shape>& exchange,
                          const Split& split, const Sizes& sizes, const float* k_descale, u32 nodes) {
-    rows.init();
-    if (split.begin >= split.end) return reader.release();
+    if (split.begin >= split.end) {
+        rows.init();
+        return reader.release();
+    }
     SplitQueries queries;
     queries.load(reader.stages.queries(reader.place.stage), split, sizes, k_descale);
     LeafTree<QueryRows, IS_WIDE> tree;

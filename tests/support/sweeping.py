@@ -9,8 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.fake_objective import Fake, by_tile
 from tunefa.measure.objective import Raced
+from tunefa.search import preparation
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.spec.arch import Arch
@@ -33,6 +36,17 @@ PAUSE = "TUNEFA_TEST_PAUSE"
 PAUSE_S = 20.0
 EVERY = 16
 """One config of so many of the kernel's space is there for searches with `few`."""
+
+
+def begun_defaults(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the cases whose defaults compilers were asked for: they compile nothing."""
+    lengths: list[int] = []
+    monkeypatch.setattr(
+        preparation,
+        "begin_defaults",
+        lambda cases, compilers: lengths.extend(case.workload.seqlen_q for case in cases),
+    )
+    return lengths
 
 
 def plan(**changes: Any) -> Plan:

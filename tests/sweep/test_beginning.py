@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.sweeping import made, plan
+from tests.support.sweeping import begun_defaults, made, plan
 from tunefa.compile.workers import Workers
 from tunefa.search import preparation
 from tunefa.search.model_process import ModelProcess
@@ -46,12 +46,7 @@ def test_the_defaults_of_a_workload_are_begun_at_its_first_slice(
 def test_compilers_that_are_left_begin_with_defaults_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[int] = []
-    monkeypatch.setattr(
-        preparation,
-        "begin_defaults",
-        lambda cases, compilers: compiled.extend(case.workload.seqlen_q for case in cases),
-    )
+    compiled = begun_defaults(monkeypatch)
     held, model = made(tmp_path, plan()), Model()
     first, *others = Items.of(held.plan, worker.targets(held.plan)).items
     for processes, is_first, expected in (

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.fake_objective import Fake, by_tile
-from tests.support.sweeping import KERNEL, WEIGHTS, few, made, plan
+from tests.support.sweeping import KERNEL, WEIGHTS, begun_defaults, few, made, plan
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.workers import Workers
@@ -213,12 +213,7 @@ def starting(held: SweepStudy, name: str) -> worker._Worker:
 def test_workers_that_start_together_claim_and_begin_with_other_workloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[int] = []
-    monkeypatch.setattr(
-        preparation,
-        "begin_defaults",
-        lambda cases, compilers: compiled.extend(case.workload.seqlen_q for case in cases),
-    )
+    compiled = begun_defaults(monkeypatch)
     held = begun(tmp_path)
     one, other = starting(held, "GPU 0"), starting(held, "GPU 1")
     with one.prepared(), other.prepared():

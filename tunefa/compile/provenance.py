@@ -79,10 +79,8 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
     drivers = record.provenance.get("driver"), now.get("driver")
     if record.device and None not in drivers and drivers[0] != drivers[1]:
         changed.append(f"driver {drivers[0]} -> {drivers[1]}")
-    if (model := model_version(record.objective, record.workload.op)) not in (
-        None,
-        record.model_version,
-    ):
+    model = model_version(record.objective, record.workload.op)
+    if model not in (None, record.model_version):
         changed.append(f"model of time {record.model_version or 'without a version'} -> {model}")
     elif record.objective == "predicted":
         then, here = record.model[1], learned_id(record.objective, record.arch)

@@ -28,6 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.search import database
+from tunefa.sweep import store_lock
 from tunefa.sweep.file_lock import FileLock
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.plan import Plan
@@ -43,7 +44,7 @@ FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
 
 def folder() -> Path:
     """Returns the folder of this user's sweeps."""
-    return assets.home() / "sweeps"
+    return store_lock.path().parent
 
 
 def address(storage: str | None, name: str) -> str:
