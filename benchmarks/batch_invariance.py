@@ -28,7 +28,7 @@ import torch
 import tunefa
 from benchmarks import decode, decode_configs, point_files
 from benchmarks.decode_configs import Changed
-from benchmarks.graphs import raced
+from benchmarks.graphs import calls_of_graph, raced
 from benchmarks.point_files import Point
 from tunefa.measure import ops
 from tunefa.runtime import process
@@ -77,11 +77,12 @@ def point(workload: Workload, configs: Sequence[Changed]) -> Point:
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
     makers = {"tunefa": partial(decode.ours, made, workload)}
     makers |= {str(each): partial(each.call, made, workload) for each in configs}
-    first, failed = raced(makers, caches)
+    calls = calls_of_graph(caches, workload.io_bytes)
+    first, failed = raced(makers, caches, calls)
     best = min(first, key=lambda name: first[name])
     second: dict[str, float] = {}
     if best != "tunefa":
-        second, _ = raced({name: makers[name] for name in ("tunefa", best)}, caches)
+        second, _ = raced({name: makers[name] for name in ("tunefa", best)}, caches, calls)
     makers["tunefa"]()(0)
     chosen = tunefa.last_choice()
     assert chosen is not None

@@ -303,7 +303,7 @@ DEVICE void attend_split(QueryRows& rows, Reader& reader, const Exchange<Shape>&
 DEVICE void find_first_split(Producer& producer, Cache& cache, const Sizes& sizes,
                              const int* seqlens, const Element* q, const Strides& q_strides) {
     const Lengths early = cache.lengths;
-    cache.height = height_of_splits<BLOCK_N, WINDOWED>(sizes, early);
+    cache.splits = splits_of_batch<BLOCK_N, WINDOWED>(sizes, early);
     producer.find(sizes, cache, blockIdx.x);
     producer.prefetch(sizes, cache);
     if (producer.split.exists())
@@ -314,7 +314,7 @@ DEVICE void find_first_split(Producer& producer, Cache& cache, const Sizes& size
     producer.find_pages(sizes, cache);  // while the lengths are on their way
     cache.lengths = Lengths(sizes, seqlens, false);
     if (cache.lengths.are_the_same(sizes, early)) return;
-    cache.height = height_of_splits<BLOCK_N, WINDOWED>(sizes, cache.lengths);
+    cache.splits = splits_of_batch<BLOCK_N, WINDOWED>(sizes, cache.lengths);
     producer.find(sizes, cache, blockIdx.x);
 }
 
@@ -333,10 +333,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 
     if (warp == num_warps) {
         if (threadIdx.x % 32 == 0) prefetch_tensor_map(&k_map), prefetch_tensor_map(&v_map);
-        Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), 0};
+        Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), {0, 0}};
         Producer producer = {stages};
+        producer.counter = counter_of_splits(sizes, ends);
         find_first_split(producer, cache, sizes, seqlens, q, q_strides);
-        for (; producer.split.exists(); producer.find(sizes, cache, producer.item + gridDim.x))
+        for (; producer.split.exists(); producer.find_next(sizes, cache))
             producer.copy_split(sizes, cache, q, q_strides);
         producer.copy_split(sizes, cache, q, q_strides);  // says that there is no more
         return;

@@ -51,6 +51,10 @@ _MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
 more splits."""
 
 
+_COUNTER_ROWS = 2
+"""Rows of ends, each of 8 bytes or more, for the counter of splits behind the others (SplitCounter
+in cuda/decode_counter.cuh has 16 bytes)."""
+
 _COMPILED = (
     *("BLOCK_N", "num_warps", "num_stages", "COPIES_IN_FLIGHT", "CTAS_PER_SM"),
     *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH"),
@@ -127,8 +131,8 @@ def postprocess(workload, config):
 
 
 def scratch(tensors, spec):
-    """Shapes and dtypes of the rows of splits, and of their maxima and sums, as the kernels lay
-    them out. Each call has its own."""
+    """Shapes and dtypes of the rows of splits, and of their maxima and sums with the counter, as
+    the kernels lay them out. Each call has its own."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
@@ -137,7 +141,8 @@ def scratch(tensors, spec):
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
     splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))
-    return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits, 2), torch.float32)
+    ends = rows + _COUNTER_ROWS, splits, 2
+    return ((rows, splits, workload.head_dim_v), torch.float32), (ends, torch.float32)
 
 
 def _sizes(tensors, spec):

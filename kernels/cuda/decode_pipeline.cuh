@@ -4,13 +4,14 @@
 
 #include "cuda/bulk_copy.cuh"
 #include "cuda/cache_hints.cuh"
+#include "cuda/decode_counter.cuh"
 #include "cuda/decode_problem.cuh"
 
 struct Cache {
     const TensorMap *k, *v;
     const int* table;
     Lengths lengths;
-    int height;  // of splits
+    BatchSplits splits;
 };
 
 // The stages of a CTA, and what is beside each: the split whose first block it has, and its queries.
@@ -77,15 +78,33 @@ struct Producer {
     RingPlace place;
     RingPlace on_its_way;  // the first copy that has not arrived, as far as this warp knows
     int copies = 0;        // in all
+    SplitCounter* counter;
+    bool has_begun = false;  // the counter
     Split split;
-    int item;
+    int next;  // number of the next split
     PageNumbers pages;
     bool has_pages = false;  // whether `pages` are those of the split
 
     DEVICE void find(const Sizes& sizes, const Cache& cache, int at) {
-        item = at;
-        split = find_split<BLOCK_N, WINDOWED>(sizes, cache.lengths, at, cache.height);
         has_pages = false;
+        split = Split();
+        if (at < cache.splits.count)
+            split = find_split<BLOCK_N, WINDOWED>(sizes, cache.lengths, at, cache.splits.height);
+        next = cache.splits.count;
+    }
+
+    // Takes the number of the next split. It arrives while this split is copied.
+    DEVICE void take_next(const Sizes& sizes) {
+        if (threadIdx.x % 32 == 0) {
+            if (!has_begun) counter->begin();
+            next = sizes.ctas + counter->take();
+        }
+        has_begun = true;
+        __syncwarp();
+    }
+
+    DEVICE void find_next(const Sizes& sizes, const Cache& cache) {
+        find(sizes, cache, __shfl_sync(~0u, next, 0));
     }
 
     // Reads the numbers of the split's first pages.
@@ -128,6 +147,7 @@ struct Producer {
         if (lane == 0) write_split();
         const bool is_empty = !split.exists() || split.begin >= split.end;
         if (is_empty) {
+            if (split.exists() && cache.splits.are_counted(sizes)) take_next(sizes);
             __syncwarp();
             if (lane == 0) mbarrier_arrive(stages.full(place.stage));
             place.advance();
@@ -135,6 +155,9 @@ struct Producer {
         }
         find_pages(sizes, cache);
         const int rows = GROUP * sizes.seqlen_q;
+        // The first CTA begins the counter. Others find it so when they have copied a few blocks.
+        const int last_block = split.begin + (split.end - 1 - split.begin) / BLOCK_N * BLOCK_N;
+        const int take_at = min(split.begin + (blockIdx.x ? 2 * BLOCK_N : 0), last_block);
         u32 bytes = KTile::BYTES + rows * HEAD_DIM * 2;
         for (int key = split.begin; key < split.end; key += BLOCK_N) {
             const bool is_first = key == split.begin;
@@ -146,6 +169,7 @@ struct Producer {
             acquire();
             copy<VTile::BYTES>(cache.v, key, VTile::BYTES);
             place.advance();
+            if (key == take_at && cache.splits.are_counted(sizes)) take_next(sizes);
         }
     }
 

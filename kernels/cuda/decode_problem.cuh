@@ -64,17 +64,20 @@ struct Leaves {
     }
 };
 
-// The keys of all sequences. Each lane has those of the sequence with its number in a register.
+// The keys of all sequences. The lanes of a warp have those of the first 128 in registers.
 // is_early: the kernel before may still write them.
 struct Lengths {
+    static constexpr int KEPT = 4;  // of each lane: sequences 32 i + lane
     const int* seqlens;
     bool is_early;
-    int keys;
+    int keys[KEPT];
 
     DEVICE Lengths(const Sizes& sizes, const int* seqlens, bool is_early)
-        : seqlens(seqlens), is_early(is_early), keys(0) {
+        : seqlens(seqlens), is_early(is_early), keys() {
         const int lane = threadIdx.x % 32;
-        if (lane < sizes.batch) keys = load(sizes, lane);
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i)
+            if (32 * i + lane < sizes.batch) keys[i] = load(sizes, 32 * i + lane);
     }
 
     DEVICE int load(const Sizes& sizes, int sequence) const {
@@ -82,23 +85,42 @@ struct Lengths {
         return keys_of(sizes, is_early ? ld_early(from) : *from);
     }
 
-    // All lanes take part. Those of more than 32 sequences are not compared.
+    // All lanes take part. Those of more sequences than are kept are not compared.
     DEVICE bool are_the_same(const Sizes& sizes, const Lengths& as) const {
-        return sizes.batch <= 32 && !__any_sync(~0u, keys != as.keys);
+        bool differ = sizes.batch > 32 * KEPT;
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) differ |= keys[i] != as.keys[i];
+        return !__any_sync(~0u, differ);
     }
 
-    // The keys of the lane's sequence from `first` on; 0 where there is none.
+    // The keys of the lane's sequence from `first` on, a multiple of 32; 0 where there is none.
     DEVICE int of_lane(const Sizes& sizes, int first) const {
         const int sequence = first + threadIdx.x % 32;
-        if (first == 0) return keys;
-        return sequence < sizes.batch ? load(sizes, sequence) : 0;
+        if (first >= 32 * KEPT) return sequence < sizes.batch ? load(sizes, sequence) : 0;
+        int found = keys[0];
+#pragma unroll
+        for (int i = 1; i < KEPT; ++i)
+            if (first == 32 * i) found = keys[i];
+        return found;
     }
 };
 
-// Returns the height of splits, which have 2^height leaves. It is the one with which the CTA that has
-// most to do ends first; of equal ones the highest. All lanes take part.
+// The splits of the whole batch: their height, and how many there are of all KV heads.
+struct BatchSplits {
+    int height, count;
+
+    // Whether CTAs take them from a counter.
+    DEVICE bool are_counted(const Sizes& sizes) const { return count > sizes.ctas; }
+};
+
+// Keys of a split of which more cost: what a CTA is slower than another adds up over the split, and
+// the last ones do not keep the memory busy.
+constexpr int LONG_SPLIT = 32768;
+
+// Returns the splits of 2^height leaves with which the CTA that has most to do ends first; of equal
+// ones the highest. All lanes take part.
 template <int BLOCK, bool IS_WINDOWED>
-DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
+DEVICE BatchSplits splits_of_batch(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
 #pragma unroll 1
@@ -114,14 +136,16 @@ DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
     leaf_keys = __reduce_max_sync(~0u, leaf_keys);
-    int best = TREE_DEPTH, least = 0x7fffffff;
+    BatchSplits best = {TREE_DEPTH, 0};
+    int least = 0x7fffffff;
 #pragma unroll
     for (int height = TREE_DEPTH; height >= 0; --height) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
         const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
-        const int cost = rounds * (min(1 << height, most_leaves) * leaf_keys + sizes.split_cost);
+        const int keys = min(1 << height, most_leaves) * leaf_keys;
+        const int cost = rounds * (keys + sizes.split_cost) + max(keys - LONG_SPLIT, 0) / 8;
         const bool fits = shifted_up(most_leaves, height) <= sizes.splits_kept;
-        if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = height;
+        if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = {height, items};
     }
     return best;
 }

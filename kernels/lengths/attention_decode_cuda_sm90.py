@@ -2,6 +2,7 @@
 
 from tunefa.kernels.attention_decode_cuda_sm90 import (
     _COMBINING_CTAS,
+    _COUNTER_ROWS,
     _MOST_SCRATCH_BYTES,
     _MOST_SPLITS,
     _inverse,
@@ -38,4 +39,5 @@ class _Resized:
         inverses = _inverse(ctas), self._inverse_heads_kv
         combining = *steps(out), *sizes, *self._constants, ctas, *inverses
         launches = (ctas, (*steps(q), *combining)), (min(rows, self._most_combining), combining)
-        return ((rows, splits, self._head_dim_v), (rows, splits, 2)), launches
+        ends = rows + _COUNTER_ROWS, splits, 2
+        return ((rows, splits, self._head_dim_v), ends), launches

@@ -52,7 +52,8 @@ def test_what_is_fastest_first_races_once_more(
     times = [first, {"tunefa": 2.0, "SPLIT_COST=16": 1.5}]
     config = decode_configs.parsed("SPLIT_COST=16")
 
-    def raced(makers: Mapping[str, Callable[[], Any]], caches: int) -> Any:
+    def raced(makers: Mapping[str, Callable[[], Any]], caches: int, calls: int) -> Any:
+        assert calls >= caches
         races.append(list(makers))
         renamed = {str(config) if name == "other" else name: us for name, us in times[0].items()}
         times.pop(0)

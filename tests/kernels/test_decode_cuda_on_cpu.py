@@ -131,7 +131,8 @@ def test_pages_that_are_served_have_a_default(page_size: int) -> None:
 
 
 STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
-"""Lengths of the last sequences before they change. Lanes do not keep those behind the first 32."""
+"""Lengths of the last sequences before they change. Lanes do not keep those behind the first
+128."""
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,7 @@ STALE = [[0, 0, 0], [899, 1, 900], [2**30, -5, 17]]
         ("b3_h8_kv2_q1_k900_d128_bf16", STALE),
         ("b3_h4_kv1_q2_k900_d64_fp16_page16", STALE),
         ("b40_h1_kv1_q1_k120_d64_bf16", [[0] * 8, [90] * 8, [120] * 8]),
+        ("b140_h1_kv1_q1_k40_d64_bf16", [[0] * 8, [30] * 8]),
     ],
 )
 def test_lengths_may_change_until_the_kernel_before_has_ended(

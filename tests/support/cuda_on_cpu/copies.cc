@@ -357,7 +357,7 @@ void ptx::cp_async_bulk_wait_group(int pending) {
 }
 
 // A thread that reads the same number again waits until another one releases any.
-void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) {
+template <class T> static void acquire(T &to, const T *from) {
     Thread &thread = this_thread();
     // A thread that looks once for each of several tiles does not wait: one that waits looks again and again.
     const bool is_same = thread.looked == from && thread.looked_after == machine::releases;
@@ -366,6 +366,8 @@ void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) {
         machine::wait({"release", nullptr, 0, nullptr, 0, 0, machine::releases});
     to = *from, thread.looked = from, thread.looked_after = machine::releases;
 }
+void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) { acquire(to, from); }
+void ptx::ld_acquire_gpu_global_u64(u64 &to, const u64 *from) { acquire(to, from); }
 void ptx::cp_async_bulk_wait_group_read(int pending) {
     if (pending) fail("cp.async.bulk.wait_group: all groups are waited for here");
     auto &committed = this_thread().committed_stores;

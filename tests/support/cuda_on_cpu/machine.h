@@ -126,7 +126,7 @@ struct Thread {
     std::vector<Product> products;
     long cluster_generation = -1;  // of which it has arrived at the barrier
     u32 tried = 0;                 // the mbarrier at which its last try_wait failed
-    const u32 *looked = nullptr;   // the number that its last ld.acquire read
+    const void *looked = nullptr;  // the number that its last ld.acquire read
     long looked_after = 0;         // so many releases
     int looks = 0;                 // so many times, with nothing released in between
 };

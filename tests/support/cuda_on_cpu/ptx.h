@@ -71,6 +71,10 @@ inline void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, const u32 *c
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
+inline void atom_relaxed_gpu_global_cas_b64(u64 &before, u64 *to, u64 old, u64 x) {
+    before = *to;
+    if (before == old) *to = x;
+}
 inline void ld_global_cg_b32(int &to, const int *from) { to = *from; }
 template <class T> void ld_global_cg_v2_f32(T *const (&to)[2], const float *from) {
     *to[0] = from[0], *to[1] = from[1];
@@ -84,7 +88,9 @@ template <class T> void red_global_add_v4_f32(void *to, T *const (&x)[4]) {
 }
 inline void prefetch_global_L1(const void *) {}
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
+inline void st_release_gpu_global_u64(u64 *to, u64 x) { *to = x, ++machine::releases; }
 void ld_acquire_gpu_global_u32(u32 &to, const u32 *from);
+void ld_acquire_gpu_global_u64(u64 &to, const u64 *from);
 
 // ------------------------------------------------------------------------------------ cp.async
 

@@ -1,0 +1,112 @@
+"""The counter from which CTAs of kernels/attention_decode_cuda_sm90.cu take splits, on the CPU. Its
+memory holds anything before a call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import cuda_on_cpu
+from tests.support.cuda_on_cpu import Mode
+from tunefa.measure import ops
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
+
+KERNEL = kernels.load("attention_decode_cuda_sm90")
+pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+WORKLOAD = Workload.parse("decode_b5_h4_kv2_q1_k700_d64_bf16_varlen")
+CONFIG = {"BLOCK_N": 32, "num_warps": 1, "num_stages": 3, "COPIES_IN_FLIGHT": 2,
+          "CTAS_PER_SM": 4, "LEAF_KEYS": 32, "MOST_LEAVES": 64, "TREE_DEPTH": 3,
+          "SPLIT_COST": 32}  # fmt: skip
+ONE_SM, MANY_SMS = 1, 132
+"""Four CTAs for dozens of splits, and one for each."""
+
+
+class Memory:
+    """Stands in for `new_scratch`: calls of one number of SMs get the same memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, list[torch.Tensor]] = {}
+
+    def __call__(self, shapes: Any, like: torch.Tensor) -> list[torch.Tensor]:
+        key = str(shapes)
+        if key not in self.kept:
+            self.kept[key] = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+        return self.kept[key]
+
+    def fill(self, byte: int) -> None:
+        for tensor in (each for tensors in self.kept.values() for each in tensors):
+            tensor.view(torch.uint8).fill_(byte)
+
+    def forget_rows(self) -> None:
+        """Overwrites the rows of splits, so that a call must write them anew."""
+        for rows, _ in self.kept.values():
+            rows.fill_(torch.nan)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory()
+    monkeypatch.setattr(cuda_on_cpu, "new_scratch", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tensors() -> tuple[Any, ...]:
+    made, _ = ops.of(WORKLOAD).inputs(WORKLOAD, "normal", "cpu")
+    return tuple(made)
+
+
+def outputs(run: cuda_on_cpu.OnCpu, tensors: tuple[Any, ...], sms: int) -> list[torch.Tensor]:
+    """What a call writes, where CTAs and lanes run in another order than they have numbers."""
+    for output in tensors[3:5]:
+        output.fill_(torch.nan)
+    run(tensors, WORKLOAD, Mode.LAST_WARP_FIRST | Mode.LATE_LOADS, sms)
+    return [output.clone() for output in tensors[3:5]]
+
+
+def without(statement: str, source: str) -> str:
+    """Leaves out a statement of a kernel."""
+    assert statement in source
+    return source.replace(statement, ";")
+
+
+@pytest.mark.parametrize("resident", [1, 3])
+def test_each_split_is_taken_once_whatever_the_memory_holds(
+    memory: Memory, tensors: tuple[Any, ...], resident: int, tmp_path: Path
+) -> None:
+    run = replace(cuda_on_cpu.compiled(KERNEL, WORKLOAD, CONFIG, tmp_path), resident=resident)
+    wanted = outputs(run, tensors, MANY_SMS)
+    assert all(each.isfinite().all() for each in wanted)
+    outputs(run, tensors, ONE_SM)
+    for byte in (0x00, 0xFF, 0x5A, None, None):  # twice as the call before has left it
+        memory.forget_rows()
+        if byte is not None:
+            memory.fill(byte)
+        assert all(map(torch.equal, outputs(run, tensors, ONE_SM), wanted)), byte
+
+
+@pytest.mark.parametrize(
+    ("kernel", "statement"),
+    [
+        ("binary", "if (!has_begun) counter->begin();"),
+        ("postprocess", "counter_of_splits(sizes, ends)->end();"),
+    ],
+)
+def test_the_counter_must_begin_and_end(
+    memory: Memory, tensors: tuple[Any, ...], kernel: str, statement: str, tmp_path: Path
+) -> None:
+    """Otherwise a call goes on counting where the memory, or the call before, left off."""
+    change = partial(without, statement)
+    run = cuda_on_cpu.compiled(KERNEL, WORKLOAD, CONFIG, tmp_path, change, kernel)
+    wanted = outputs(run, tensors, MANY_SMS)
+    outputs(run, tensors, ONE_SM)
+    memory.forget_rows()
+    if kernel == "binary":
+        memory.fill(0x5A)
+    assert not all(map(torch.equal, outputs(run, tensors, ONE_SM), wanted))
