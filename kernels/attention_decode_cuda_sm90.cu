@@ -335,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
         if (threadIdx.x % 32 == 0) prefetch_tensor_map(&k_map), prefetch_tensor_map(&v_map);
         Cache cache = {&k_map, &v_map, table, Lengths(sizes, seqlens, true), {0, 0}};
         Producer producer = {stages};
-        producer.counter = counter_of_splits(sizes, ends);
+        producer.ends = ends;
         find_first_split(producer, cache, sizes, seqlens, q, q_strides);
         for (; producer.split.exists(); producer.find_next(sizes, cache))
             producer.copy_split(sizes, cache, q, q_strides);

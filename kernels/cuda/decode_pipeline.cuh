@@ -78,7 +78,7 @@ struct Producer {
     RingPlace place;
     RingPlace on_its_way;  // the first copy that has not arrived, as far as this warp knows
     int copies = 0;        // in all
-    SplitCounter* counter;
+    float2* ends;            // of splits; behind them is the counter
     bool has_begun = false;  // the counter
     Split split;
     int next;  // number of the next split
@@ -96,6 +96,7 @@ struct Producer {
     // Takes the number of the next split. It arrives while this split is copied.
     DEVICE void take_next(const Sizes& sizes) {
         if (threadIdx.x % 32 == 0) {
+            SplitCounter* counter = counter_of_splits(sizes, ends);
             if (!has_begun) counter->begin();
             next = sizes.ctas + counter->take();
         }
@@ -155,9 +156,7 @@ struct Producer {
         }
         find_pages(sizes, cache);
         const int rows = GROUP * sizes.seqlen_q;
-        // The first CTA begins the counter. Others find it so when they have copied a few blocks.
-        const int last_block = split.begin + (split.end - 1 - split.begin) / BLOCK_N * BLOCK_N;
-        const int take_at = min(split.begin + (blockIdx.x ? 2 * BLOCK_N : 0), last_block);
+        bool takes = cache.splits.are_counted(sizes);
         u32 bytes = KTile::BYTES + rows * HEAD_DIM * 2;
         for (int key = split.begin; key < split.end; key += BLOCK_N) {
             const bool is_first = key == split.begin;
@@ -169,7 +168,12 @@ struct Producer {
             acquire();
             copy<VTile::BYTES>(cache.v, key, VTile::BYTES);
             place.advance();
-            if (key == take_at && cache.splits.are_counted(sizes)) take_next(sizes);
+            // The first CTA begins the counter. Others find it so when they have copied a few blocks.
+            const bool is_last = key + BLOCK_N >= split.end;
+            if (takes && (blockIdx.x == 0 || is_last || key >= split.begin + 2 * BLOCK_N)) {
+                takes = false;
+                take_next(sizes);
+            }
         }
     }
 
