@@ -32,6 +32,18 @@ def test_other_lengths_take_neither_another_plan_nor_a_compiler(fresh: Runtime) 
     assert len(fresh._plans) <= 2  # of up to 1,024 rows, and of up to 2,048
 
 
+def test_out_is_the_same_without_lse() -> None:
+    """What is written for an lse that nobody reads has room for more rows."""
+    for seqlens in ([65, 128, 100], [128, 127, 0], [80, 80, 80, 65], [128, 128]):
+        call = Call(seqlens, seqlens, room=3)
+        out, _ = call.run()
+        longest = max(seqlens)
+        given = call.q, call.k, call.v, *call.cu_seqlens, longest, longest
+        alone = tunefa.flash_attention_varlen(*given, causal=True)
+        is_kernels()
+        assert torch.equal(alone[: call.rows], out[: call.rows])
+
+
 def test_a_graph_may_be_replayed_with_other_lengths() -> None:
     chance = random.Random(0)
     batch, longest, total = 12, 500, 2500

@@ -44,7 +44,8 @@ def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLangu
         assert workload.varlen and workload.softcap == (softcap is not None)
         mask = (workload.window_left, workload.window_right)
         given = inputs(Tensors(q, k, v, tuple(cu_seqlens)), workload.causal, scale, *mask, softcap)
-        for written, made in zip((out, lse), reference.attention(given), strict=True):
+        # An lse that nobody reads may have more rows.
+        for written, made in zip((out, lse[:, : len(q)]), reference.attention(given), strict=True):
             written.copy_(made)
         language.launched.append(dict(spec.config))
 
@@ -100,7 +101,7 @@ def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:
 def test_without_lse_it_is_written_to_memory_that_nobody_reads(
     fresh: Runtime, served: FakeLanguage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launch sees its shape all the same, whatever the number of rows."""
+    """It has room for all numbers of rows of the plan, and is made once."""
     asked: list[int] = []
 
     def unread(device: int, elements: int) -> Tensor:
@@ -109,10 +110,10 @@ def test_without_lse_it_is_written_to_memory_that_nobody_reads(
 
     monkeypatch.setattr(kernel_plan, "unread_lse", unread)
     plan = plan_for(fresh, tensors(9, 9, 9), 9, 9, True)
-    for seqlens in ((9, 9, 9), (9, 9, 9), (10, 0, 7), (9, 10, 9), (9, 10, 10), (16, 1, 0)):
+    for seqlens in ((9, 9, 9), (9, 9, 9), (10, 0, 7), (9, 10, 9), (16, 16, 0), (16, 1, 0)):
         made = tensors(*seqlens)
         torch.testing.assert_close(plan.output(made, None), right(made, True)[0])
-    assert asked == [4 * 27, 4 * 29], "it is kept as long as it is large enough"
+    assert asked == [4 * 32]
 
 
 def test_a_kernel_gets_the_mask_and_the_soft_cap(fresh: Runtime, served: FakeLanguage) -> None:

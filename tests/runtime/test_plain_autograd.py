@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tunefa
 from tests.support.op_calls import close, inputs
 from tunefa.errors import TunefaError
-from tunefa.runtime import ops
+from tunefa.runtime import ops, plain_autograd, process
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.plain_autograd import are_plain, no_mode_is_active
 
@@ -80,6 +80,64 @@ def test_only_one_input_needs_a_gradient() -> None:
     out = tunefa.flash_attention(q, k.requires_grad_(), v, causal=True)
     backward(out.sum())
     assert k.grad is not None and q.grad is None and v.grad is None
+
+
+class Stub:
+    """A runtime with one plan, which notes that it runs."""
+
+    def __init__(self, done: list[str], fails: bool = False) -> None:
+        self._done, self._fails = done, fails
+
+    def ready(self, tensors: Tensors, options: Options, scale: float | None) -> Any:
+        return self, scale
+
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        self._done.append("with gradients" if torch.is_grad_enabled() else "run")
+        if self._fails:
+            raise TunefaError("no")
+        return torch.empty_like(tensors.q), torch.empty(4, 2, 7)
+
+
+def test_the_kernel_starts_before_autograd_hears_of_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    apply = plain_autograd._apply
+
+    def heard(*given: Any) -> Any:
+        done.append("apply")
+        return apply(*given)
+
+    monkeypatch.setattr(process, "_RUNTIME", Stub(done))
+    monkeypatch.setattr(plain_autograd, "_apply", heard)
+    out = tunefa.flash_attention(*inputs(SHAPE))
+    assert done == ["run", "apply"] and torch.is_grad_enabled()
+    # It is what a function of autograd returns, not a view of something else.
+    assert out.requires_grad and not out.is_leaf and out._base is None
+    assert type(out.grad_fn).__name__ == "_AttentionBackward"
+
+
+def test_a_call_that_fails_leaves_gradients_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_RUNTIME", Stub([], fails=True))
+    with pytest.raises(TunefaError, match="no"):
+        tunefa.flash_attention(*inputs(SHAPE))
+    assert torch.is_grad_enabled()
+
+
+def test_hooks_of_saved_tensors_get_all_of_them() -> None:
+    x = q, k, v = inputs(SHAPE)
+    right = torch.autograd.grad(tunefa.flash_attention(q, k, v).square().sum(), x)
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        packed.append(tensor)
+        return len(packed) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, packed.__getitem__):
+        out, lse = tunefa.flash_attention(q, k, v, return_lse=True)
+    same = [each.data_ptr() for each in (out, lse, q, k, v)]
+    assert [each.data_ptr() for each in packed] == same
+    close(torch.autograd.grad(out.square().sum(), x), right)
 
 
 def test_modes_see_the_ops_of_both_passes() -> None:

@@ -201,6 +201,25 @@ def test_lengths_that_return_have_a_launch_of_their_own(monkeypatch: pytest.Monk
     assert plan._own is not None and runtime.plan(given, calls.options) is plan
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_results_of_the_first_calls_are_laid_out_as_those_of_later_ones(
+    monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """With one batch q may have any stride of batches, and `out` has it too."""
+    runtime, _ = hopper(monkeypatch, CUDA)
+    calls = Calls(8, 8, True, layout)
+    for batch in (1, 2):
+        for rows in (300, 301, 302):
+            given = calls.of(batch, rows, rows)
+            plan = runtime.plan(given, calls.options)
+        assert isinstance(plan, ResizedPlan)
+        first, later = plan.run(given, None), plan.own.run(given, None)
+        for mine, other in zip(first, later, strict=True):
+            assert (mine.shape, mine.stride()) == (other.shape, other.stride())
+            assert (mine.dtype, mine.device) == (other.dtype, other.device)
+        assert plan.output(given, None).stride() == first[0].stride()
+
+
 def test_a_captured_call_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph keeps what its launches point to."""
     runtime, cuda = hopper(monkeypatch, CUDA)

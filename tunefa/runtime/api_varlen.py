@@ -160,7 +160,7 @@ def flash_attention_varlen(
     if block_table is None:
         if not seqlens_k is k_descale is v_descale is out is None:
             _check_no_pages((seqlens_k, k_descale, v_descale, out))
-        tensors = Tensors(q, k, v, (cu_seqlens_q, starts_k))
+        tensors = tuple.__new__(Tensors, (q, k, v, (cu_seqlens_q, starts_k), ()))
         options = Options.of(causal, window, PACKED, softcap, (most_q, most_k, deterministic))
         return attention(tensors, options, scale, return_lse, sinks)
     keys = _keys_in_pages(cu_seqlens_k, seqlens_k)

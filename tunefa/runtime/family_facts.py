@@ -23,6 +23,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family import Family
 from tunefa.runtime.growth import Growth
 from tunefa.runtime.kernel_plan import unread_lse
+from tunefa.runtime.new_tensors import NewTensor, on_device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.store.lookup import Choice
@@ -60,6 +61,11 @@ class FamilyFacts:
     def default_scale(self) -> float:
         """The factor of the scores in calls that give none."""
         return float(self.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
+
+    @cached_property
+    def new_tensor(self) -> NewTensor:
+        """Makes tensors on the device while it is the current one."""
+        return on_device(self.device)
 
     @cached_property
     def zero(self) -> Tensor:

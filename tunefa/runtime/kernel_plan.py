@@ -16,7 +16,13 @@ from tunefa.compile.contract import Launch
 from tunefa.compile.launch.prepared import apart
 from tunefa.measure.attention_inputs import out_dtype
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import PACKED, Tensors, as_kernels_take_them, heads_first
+from tunefa.runtime.call import (
+    PACKED,
+    Tensors,
+    as_kernels_take_them,
+    heads_first,
+    power_of_2,
+)
 from tunefa.runtime.choice import Chosen
 from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
@@ -108,11 +114,11 @@ class KernelPlan:
         return (w.batch, *of_rows, w.head_dim_v), (w.batch, w.heads, w.seqlen_q)
 
     @functools.cached_property
-    def _unread_packed(self) -> tuple[int, Tensor, Tensor]:
-        """The number of packed rows of the last call without lse, its lse, and the memory that this
-        is a part of; before the first call there is none."""
-        none = torch.empty(0)
-        return -1, none, none
+    def _unread_packed(self) -> dict[int, Tensor]:
+        """Memory for an lse of packed rows that no caller reads, by the number of rows that there
+        is room for. Plans serve calls with one such number. Kernels take the distance of two heads
+        from its shape."""
+        return {}
 
     @functools.cached_property
     def _default_scale(self) -> float:
@@ -147,15 +153,14 @@ class KernelPlan:
         return self._run(tensors, self._unread_lse, scale)
 
     def _unread_packed_lse(self, rows: int) -> Tensor:
-        """Memory for an lse of so many packed rows; the largest so far is kept."""
-        known, found, memory = self._unread_packed
-        if known != rows:
+        """Memory for an lse of so many packed rows, or more: a view for each number of rows would
+        take as long as an allocation."""
+        most = power_of_2(rows)
+        found = self._unread_packed.get(most)
+        if found is None:
             heads = self._workload.heads
-            if memory.numel() < heads * rows:
-                memory = unread_lse(self.launches.device, heads * rows)
-            found = memory.as_strided((heads, rows), (rows, 1))
-            # At once, as threads share the plan.
-            self.__dict__["_unread_packed"] = rows, found, memory
+            memory = unread_lse(self.launches.device, heads * most)
+            found = self._unread_packed[most] = memory.as_strided((heads, most), (most, 1))
         return found
 
     def _run(

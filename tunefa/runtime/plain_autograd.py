@@ -12,7 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import (
+    _are_functorch_transforms_active,
+    _len_torch_dispatch_stack,
+    _set_grad_enabled,
+)
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
 from torch._C._functorch import is_legacy_batchedtensor as _is_batched
 from torch.autograd import forward_ad
@@ -23,11 +27,10 @@ from tunefa.measure.attention_inputs import E4M3
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process
 from tunefa.runtime.call import Call, Options, Tensors
-from tunefa.runtime.plan import Plan
 
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
-_NONE = (None,) * 4
-"""The gradients of what is no tensor of the call: the plan and what it is run with."""
+_NONE = (None,) * 3
+"""The gradients of what is no tensor of the call: its results and what it was run with."""
 
 
 def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[Tensor, Tensor]:
@@ -43,7 +46,14 @@ def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[
         Call.of(tensors, options, scale)
         return ops.flash_attention(tensors, options, scale)
     plan, scale = process.current().ready(tensors, options, scale)
-    out, lse = _apply(q, k, v, plan, tensors, options, scale)
+    # The kernel starts before autograd hears of the call: a function's `apply` takes microseconds
+    # before it runs anything.
+    _set_grad_enabled(False)  # torch.no_grad() takes five times as long
+    try:
+        results = plan.run(tensors, scale)
+    finally:
+        _set_grad_enabled(True)
+    out, lse = _apply(q, k, v, results, tensors, (options, scale))
     return out, lse
 
 
@@ -65,21 +75,21 @@ def no_mode_is_active() -> bool:
 
 
 class _Attention(torch.autograd.Function):
-    """Attention by a plan, with its gradients."""
+    """Gives results that were computed already their gradients."""
 
     # With a `setup_context`, `apply` would bind the arguments to the signature of `forward`, which
     # takes 20 us.
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *call: Any
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, results: tuple[Tensor, Tensor], *call: Any
     ) -> tuple[Tensor, Tensor]:
-        tensors, options, scale = call
-        out, lse = plan.run(tensors, scale)
-        ctx.save_for_backward(out, lse, q, k, v, *(tensors.cu_seqlens or ()))
-        ctx.asked = options, scale
+        # The results come in a tuple, where PyTorch does not take them for inputs: what returned
+        # an input would be a view of it.
+        tensors, ctx.asked = call
+        ctx.save_for_backward(*results, q, k, v, *(tensors.cu_seqlens or ()))
         ctx.set_materialize_grads(False)  # a gradient of lse needs another formula
-        return out, lse
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -49,6 +49,9 @@ def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashab
         (bounds,) = starts_q.shape
     except ValueError:  # no call with such tensors is accepted
         return "wrong axes", *(len(each.shape) for each in (q, k, v, *cu_seqlens))
+    # The next powers of two, without two calls of power_of_2.
+    most_rows = 1 << (rows - 1).bit_length() if rows else 0
+    most_batches = 1 << (bounds - 2).bit_length() if bounds > 1 else bounds - 1
     of_starts = starts_q.stride(), starts_q.dtype, starts_q.get_device()
     of_starts_k: Hashable = True
     if starts_k is not starts_q:
@@ -61,7 +64,7 @@ def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashab
         heads_k, dim_k, k.stride(), k.dtype, k.get_device(),
         heads_v, dim_v, v.stride(), v.dtype, v.get_device(),
         of_starts, of_starts_k,
-        aligned, keys == 0, keys == keys_v, power_of_2(rows), power_of_2(bounds - 1),
+        aligned, keys == 0, keys == keys_v, most_rows, most_batches,
         power_of_2(most_q), power_of_2(most_k), deterministic, accumulate,
         causal, left, right, layout, softcap,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
 from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.growth import Followed
-from tunefa.runtime.kernel_plan import KernelPlan, Launches, new_lse
+from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
@@ -56,10 +56,13 @@ class Tables:
         self.streams.add(stream)
 
 
-def shape_in(layout: str, sizes: Sizes) -> tuple[int, ...]:
-    """Returns the shape of a dense tensor of these sizes in the layout of a call."""
-    batch, heads, rows, columns, *_ = sizes
-    return batch, *((heads, rows) if layout == "bhsd" else (rows, heads)), columns
+def in_layout(layout: str, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shape and the strides of a dense tensor of these sizes in the layout of a
+    call."""
+    batch, heads, rows, columns, of_batch, of_head, of_row, step = sizes
+    if layout == "bhsd":
+        return (batch, heads, rows, columns), (of_batch, of_head, of_row, step)
+    return (batch, rows, heads, columns), (of_batch, of_row, of_head, step)
 
 
 def _kept() -> BoundedCache[Tables]:
@@ -128,6 +131,7 @@ class ResizedPlan(Followed):
         "_choice",
         "_facts",
         "_lengths",
+        "_out",
         "_own",
         "_resizing",
         "_tables",
@@ -141,6 +145,7 @@ class ResizedPlan(Followed):
         self._choice, config, self._binary, tables = known
         self._resizing = resizing(config, tables, call, facts.layout)
         self._written = self._binary.launch.written(*self._resizing)
+        self._out = in_layout(facts.layout, self._resizing.sizes[3])
         self._tables, self.device_bytes = tables, tables.device_bytes
         """The tables are those of other plans too."""
         self._calls = 0
@@ -155,15 +160,15 @@ class ResizedPlan(Followed):
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
         if self._needs_own(scale):
             return self.own.run(tensors, scale)
-        lse = new_lse(tensors[0], self._resizing.sizes[0][:3])
-        return self._first(tensors, lse.data_ptr()), lse
+        out, lse = self._first(tensors, True)
+        assert lse is not None
+        return out, lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
         if self._needs_own(scale):
             return self.own.output(tensors, scale)
-        batch, heads, rows = self._resizing.sizes[0][:3]
-        return self._first(tensors, self._facts.unread_at(batch * heads * rows))
+        return self._first(tensors, False)[0]
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
@@ -174,28 +179,39 @@ class ResizedPlan(Followed):
         is_capturing: bool = self._binary.launch.driver.is_capturing()
         return is_capturing
 
-    def _first(self, tensors: Tensors, lse_at: int) -> Tensor:
+    def _first(self, tensors: Tensors, returns_lse: bool) -> tuple[Tensor, Tensor | None]:
         self._calls += 1
+        device = self._facts.device
+        if torch._C._cuda_getDevice() == device:
+            made = self._start(tensors, returns_lse)
+        else:
+            with torch.cuda.device(device):
+                made = self._start(tensors, returns_lse)
+        if self.then is not None:
+            self.proceed()
+        return made
+
+    def _start(self, tensors: Tensors, returns_lse: bool) -> tuple[Tensor, Tensor | None]:
+        """Starts the launch on the current device, which is that of the plan."""
         facts, (q, k, v, _, _) = self._facts, tensors
         sizes = self._resizing.sizes
-        is_like = sizes[0][3] == sizes[3][3] and q.is_contiguous()
-        out = torch.empty_like(q) if is_like else self._new_out(q)  # new_empty takes twice the time
+        batch, heads, rows, *_ = sizes[0]
+        shape, steps = self._out
+        if sizes[0][3] == sizes[3][3] and q.is_contiguous():
+            steps = q.stride()  # as in torch.empty_like(q): any for an axis of length 1
+        out = facts.new_tensor(shape, steps, q.dtype)
+        if returns_lse:
+            lse = facts.new_tensor((batch, heads, rows), (heads * rows, rows, 1), torch.float32)
+            lse_at = lse.data_ptr()
+        else:
+            lse, lse_at = None, facts.unread_at(batch * heads * rows)
         launch = self._binary.launch
         stream = launch.driver.current_stream(facts.device)
         if stream not in self._tables.streams:
             self._tables.meet(stream, facts.device)
         at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse_at
-        if torch._C._cuda_getDevice() == facts.device:
-            launch.start(stream, self._written, at)
-        else:
-            with torch.cuda.device(facts.device):
-                launch.start(stream, self._written, at)
-        if self.then is not None:
-            self.proceed()
-        return out
-
-    def _new_out(self, q: Tensor) -> Tensor:
-        return q.new_empty(shape_in(self._facts.layout, self._resizing.sizes[3]))
+        launch.start(stream, self._written, at)
+        return out, lse
 
     @property
     def own(self) -> KernelPlan:

@@ -20,7 +20,7 @@ from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
 from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import Launches, all_heads_first, new_lse
-from tunefa.runtime.resized import SHARED_CALLS, shape_in
+from tunefa.runtime.resized import SHARED_CALLS, in_layout
 from tunefa.spec.rounding import round_up
 
 SCRATCH = 2
@@ -145,7 +145,7 @@ class ResizedCachePlan(Followed):
         self._bytes = partial, partial + rest, partial + rest + 4 * batch * heads * rows
         """The ends of the parts of the memory: two for splits, and one for an unread lse."""
         self._is_like_q = sizes.tensors[0][3] == columns
-        self._shape = shape_in(owner.options.layout, sizes.tensors[3])
+        self._shape, _ = in_layout(owner.options.layout, sizes.tensors[3])
         self._calls = 0
         self._own: KernelCachePlan | None = None
 
