@@ -30,7 +30,7 @@ FAMILIES = (
     *("h32_kv8_q4096_d128", "h8_kv8_q512_d128", "h8_kv8_q4096_d128_full", "h8_kv2_q4096_d64"),
     "h4_q4096_d64_dv128_fp16_full",
 )
-WORKLOADS = 400
+WORKLOADS = 200
 SM90 = Target.named("sm90")
 SMS = 132
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,15 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import cuda_on_cpu
 from tests.support.compiler_index import COMPILER, made
 from tunefa.compile.ascend import install, pins
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment as the front end's begins: pip takes 5 s to come into one."""
-    place = tmp_path_factory.mktemp("environment") / "made"
-    install._run([sys.executable, "-m", "venv", place], "the environment cannot be made")
+def environment() -> Path:
+    """An environment as the front end's begins: pip takes 5 s to come into one. The processes of
+    one session share it."""
+    place = Path(os.environ[cuda_on_cpu.SHARED], "environment")
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            whole = place.with_suffix(".incomplete")
+            install._run([sys.executable, "-m", "venv", whole], "the environment cannot be made")
+            whole.rename(place)
     return place
 
 
