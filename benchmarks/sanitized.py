@@ -55,6 +55,7 @@ WORKLOADS = (
     "decode_b3_h8_kv2_q1_k900_d128_bf16_causal_page16_varlen",
     "decode_b2_h4_kv2_q3_k700_d64_fp16_causal_w200_page64_sinks_varlen",
     "decode_b2_h4_kv1_q1_k300_d256_bf16_causal_varlen",
+    "decode_b90_h8_kv4_q1_k700_d128_bf16_causal_varlen",
     "decode_b2_h8_kv2_q1_k900_d128_bf16_causal_page64_e4m3cache_varlen",
     "decode_b5_h8_kv2_q2_k900_d128_bf16_causal_page16_prefix_varlen",
     "decode_b3_h20_kv1_q2_k300_d576_dv512_bf16_causal_page16_mla_varlen",
