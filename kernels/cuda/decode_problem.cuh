@@ -113,9 +113,14 @@ struct BatchSplits {
     DEVICE bool are_counted(const Sizes& sizes) const { return count > sizes.ctas; }
 };
 
-// Keys of a split of which more cost: what a CTA is slower than another adds up over the split, and
-// the last ones do not keep the memory busy.
-constexpr int LONG_SPLIT = 32768;
+// Returns by how many keys more the CTAs end late, where each computes so many splits of so many keys.
+// They are not equally fast, and the last ones do not keep the memory busy. From three rounds on the
+// counter evens it out, of splits that are not too long. Two rounds only pay for their combination.
+DEVICE int late_keys(int rounds, int keys, bool is_cut) {
+    constexpr int LONG = 32768;
+    const int late = rounds == 1 ? keys / 16 : rounds == 2 && is_cut ? keys / 8 : 0;
+    return late + max(keys - LONG, 0) / 8;
+}
 
 // Returns the splits of 2^height leaves with which the CTA that has most to do ends first; of equal
 // ones the highest. All lanes take part.
@@ -143,7 +148,8 @@ DEVICE BatchSplits splits_of_batch(const Sizes& sizes, const Lengths& lengths) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
         const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
         const int keys = min(1 << height, most_leaves) * leaf_keys;
-        const int cost = rounds * (keys + sizes.split_cost) + max(keys - LONG_SPLIT, 0) / 8;
+        const bool is_cut = 1 << height < most_leaves;
+        const int cost = rounds * (keys + sizes.split_cost) + late_keys(rounds, keys, is_cut);
         const bool fits = shifted_up(most_leaves, height) <= sizes.splits_kept;
         if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = {height, items};
     }
