@@ -124,3 +124,14 @@ def test_a_look_claims_nothing(held: SweepStudy) -> None:
     own = claims(held, "GPU 0")
     own.look()
     assert len(own.values) == 3 and all(own.values.values()) and not held.slices()
+
+
+def test_what_is_worth_more_is_claimed_though_others_wait(held: SweepStudy) -> None:
+    own = claims(held, "GPU 0", Clock(30.0, None, time.time() + 30.0))
+    found = [own.next(), own.next()]
+    assert lengths(*found) == [1024, 512] and found[0] is not None and found[1] is not None
+    held.fail(found[0], "it is free again", counts=False)
+    long = replace(found[1], amount=28.0)
+    again = own.next([long], [long])
+    assert lengths(again) == [1024]
+    assert own.next([long], [long]) is None, "the last one is worth less than those that wait"

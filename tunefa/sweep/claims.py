@@ -59,12 +59,13 @@ class Claims:
         another worker was first.
 
         `running` are the slices that this worker has in progress; those of them that are `waiting`
-        have the GPU before this one.
+        have the GPU before this one, if they are worth more.
         """
         self.is_over = self.was_late = False
         now, left, workers = self._looked()
         if self.clock.trials is None:
-            left -= sum(each.amount for each in waiting)
+            best = max((self.values[each.key] for each in now if not each.is_busy), default=0.0)
+            left -= sum(each.amount for each in waiting if self.values.get(each.key, 0.0) >= best)
         granted = allocate.grant(now, left, workers, self.amounts, self.values)
         if granted is None:
             busy = any(each.is_busy for each in now)
