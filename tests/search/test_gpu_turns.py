@@ -219,6 +219,41 @@ def test_the_last_turn_has_all_that_is_left() -> None:
         assert gpu_turns.new("a", 1.0).seconds(8.0) == expected_s
 
 
+def test_a_turn_that_needs_more_than_is_left_does_not_begin() -> None:
+    gpu_turns = Turns(lambda: 5.0, least_s=2.0)
+    turn = gpu_turns.new("long", 1.0, 6.0)
+    with pytest.raises(NoTurnLeft, match="the budget was used"), turn.taken():
+        pass
+    turn = gpu_turns.new("long", 1.0, 6.0)
+    gpu_turns.value({}, {"long": 4.0})
+    with turn.taken():
+        assert turn.has_begun and turn.least_s == 4.0
+
+
+def test_a_turn_has_what_it_needs_and_leaves_what_others_need() -> None:
+    gpu_turns = Turns(lambda: 20.0, least_s=2.0)
+    first = gpu_turns.new("first", 1.0, 12.0)
+    assert first.seconds(8.0) == 12.0
+    gpu_turns.new("long", 1.0, 9.0)
+    assert first.seconds(8.0) == 20.0, "no other turn could begin after it"
+    gpu_turns.value({"next": 1.0, "done": 0.0}, {"next": 8.5, "done": 3.0})
+    assert first.seconds(8.0) == 20.0
+    gpu_turns.value({"next": 1.0}, {"next": 7.0})
+    assert first.seconds(8.0) == 12.0, "another search may come"
+    gpu_turns.value({}, {})
+    gpu_turns.new("short", 1.0, 7.0)
+    assert first.seconds(8.0) == 12.0
+
+
+def test_races_say_how_many_times_as_long_they_take() -> None:
+    turn = Turns().new("a", 1.0)
+    assert turn.pace == 1.0
+    turn.raced(1.0, 2.0)
+    once = turn.pace
+    turn.raced(60.0, 120.0)
+    assert 1.0 < once < 1.5 < turn.pace < 2.0
+
+
 def test_the_gpu_is_free_while_nobody_has_it() -> None:
     gpu_turns = Turns()
     with gpu_turns.new("a", 1.0).taken():

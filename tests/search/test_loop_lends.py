@@ -14,6 +14,7 @@ from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
 from tunefa.search import loop
 from tunefa.search.budget import FLOOR_S, Budget
+from tunefa.search.gpu_turns import Turns
 from tunefa.search.loop import Share, StoppingRule
 from tunefa.spec.trial import Config, Trial
 
@@ -146,3 +147,21 @@ def test_nothing_is_compiled_for_a_search_that_will_be_over(
     assert strategy.asked == asked
     without = replace(own, turn=None)
     assert not without.is_too_late(StoppingRule().resumed(slow), clock.now)
+
+
+def test_a_search_that_shares_its_gpu_ends_when_the_race_must_begin(clock: Clock) -> None:
+    own = Share(Budget(seconds=100.0), 1.0, 0, 80.0, turn=Turns().new("", 1.0))
+    assert own.search_until() - clock.now == 20.0 and not own.is_over
+    clock.sleep(20.0)
+    assert own.is_over and not replace(own, turn=None).is_over
+    clock.sleep(30.0)
+    assert own.search_until() - clock.now == pytest.approx(5.0), "most is for the race"
+
+
+def test_a_reserve_that_races_have_shown_is_kept(clock: Clock) -> None:
+    evaluator = Fake(request().case(KERNEL))
+    evaluator.pause_s, evaluator.reserve_s = 2.0, 60.0  # without a turn, it would end at 40 s
+    own = Share(Budget(seconds=100.0), 1.0, 0, 5.0, turn=Turns().new("", 1.0))
+    start = clock.now
+    assert list(loop.trials(Counted(), evaluator, own, StoppingRule()))
+    assert clock.now - start == pytest.approx(95.0, abs=2.0)

@@ -14,7 +14,9 @@ from tunefa import assets
 from tunefa.costmodel import anchored
 from tunefa.costmodel.estimate import estimates
 from tunefa.runtime import choose
-from tunefa.search import candidates, kernel_race, parts
+from tunefa.search import candidates, kernel_race, parts, race_time
+from tunefa.search.budget import Budget
+from tunefa.search.gpu_turns import Turns
 from tunefa.search.parts import Part
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
@@ -28,7 +30,7 @@ from tunefa.spec.workload import Workload
 from tunefa.store import results
 
 H200, H100 = Target.named("h200"), Target.named("h100")
-CUDA = "attention_fwd_cuda_sm90"
+CUDA, TRITON = "attention_fwd_cuda_sm90", "attention_fwd_triton"
 WORKLOADS = (
     "b1_h32_kv8_q8192_d128",
     "b4_h32_q4096_d64",
@@ -173,3 +175,41 @@ def test_times_that_are_known_are_not_asked_for_again(monkeypatch: pytest.Monkey
     times = [each.time_us for each in estimates(case, feasible.configs)]
     monkeypatch.setattr(parts, "estimates", None)
     assert parts._hoped_us(replace(part, expected_us=times), 100.0) == hoped_us
+
+
+def opened(search: Request, name: str, us: float) -> Part:
+    """The part of a kernel whose default takes so long."""
+    case = search.case(kernels.load(name))
+    trial = Trial(case.default(), "ok", samples_us=(us,) * 5)
+    return Part(case, case.feasible(), [], [case.default()], [], 1.0, trial)
+
+
+def test_a_search_that_shares_its_gpu_leaves_what_its_races_need() -> None:
+    search = asked(WORKLOADS[0], only=[CUDA, TRITON])
+    search = replace(search, measured=True, budget=Budget(seconds=20.0))
+    made = SearchState(search, Seen(), *cast(Any, (None, None, None)))
+
+    def ends(us: float) -> list[float]:
+        found = [opened(search, CUDA, us), opened(search, TRITON, 9 * us)]
+        return [part.share for part in parts.by_lead(made, found)]
+
+    alone = ends(20.0)
+    assert alone == ends(20e3), "it leaves some seconds"
+    made.turn = Turns().new("a", 1.0)
+    short, long = ends(20.0), ends(4e3)
+    assert short[0] < short[1] and all(a < b for a, b in zip(alone, short, strict=True))
+    assert long[0] < short[0]
+    assert ends(1e6)[0] > 0.0, "it searches all the same"
+    made.turn.raced(10.0, 40.0)
+    assert ends(4e3)[0] < long[0], "races took longer than was thought"
+
+
+def test_the_reserve_is_what_the_race_of_the_best_takes() -> None:
+    search = replace(asked(WORKLOADS[0], only=[CUDA]), measured=True)
+    made = SearchState(search, Seen(), *cast(Any, (None, None, None)))
+    part = opened(search, CUDA, 2e3)
+    assert parts.reserve_s(made, part, 7.0, 10) == 7.0
+    made.turn = Turns().new("a", 1.0)
+    found = parts.reserve_s(made, part, 7.0, 10)
+    assert found == pytest.approx(race_time.race_s(search.workload, 2e3, 10))
+    assert parts.reserve_s(made, replace(part, opened=None), 7.0, 10) == 7.0

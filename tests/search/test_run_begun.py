@@ -26,7 +26,7 @@ def test_what_was_begun_and_not_asked_for_ends_with_its_search(fake: type[Fake])
 
 def test_the_last_search_has_all_that_is_left(fake: type[Fake]) -> None:
     compilers: Any = Shared(count=1, lasting=True, apart=True, submit=lambda *_: Future[Any]())
-    for left_s, expected_s in ((2.5, 2.5), (9.0, 1.0)):
+    for left_s, expected_s in ((2.5, 2.5), (9.0, 2.0)):
         turn = Turns(lambda left_s=left_s: left_s, least_s=2.0).new("a", 1.0)  # type: ignore[misc]
         shared = Processes(Workers(1), compilers, turn=turn)
         asked = replace(request(), budget=Budget(seconds=1.0), strategy="random")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tunefa.spec.workload import Workload
-from tunefa.sweep.allocate import KEPT, PROMISE, Amounts, alike, expected_gains, grant
+from tunefa.sweep.allocate import KEPT, PROMISE, Amounts, alike, expected_gains, grant, worth
 from tunefa.sweep.item_state import Standing
 
 AMOUNTS = Amounts(10.0, 30.0)
@@ -92,3 +92,36 @@ def test_amounts(left: float, workers: int, items: int, amount: float | None) ->
     many = [replace(NEW, key=str(number)) for number in range(items)]
     chosen = grant(many, left, workers, AMOUNTS)
     assert (chosen and chosen.amount) == amount
+
+
+def test_records_that_are_missing_come_first_in_time() -> None:
+    light, heavy = replace(NEW, key="light", weight=0.01), replace(DONE, key="heavy", spent=200.0)
+
+    def first(left: float, workers: int = 1, least: float = 0.0) -> str:
+        values = worth([replace(light, least=least), heavy], left, workers, AMOUNTS)
+        return max(values, key=lambda key: values[key])
+
+    assert first(100.0) == "heavy"
+    assert first(40.0) == "light", "one more slice of 30 s would leave too little"
+    assert first(100.0, least=60.0) == "light"
+    assert first(100.0, workers=2, least=60.0) == "light", "it needs them on one GPU"
+
+
+def test_a_small_budget_goes_first_where_most_is_gained() -> None:
+    light, heavy = replace(NEW, key="light", weight=0.01), replace(DONE, key="heavy", spent=10.0)
+    values = worth([light, heavy], 40.0, 1, AMOUNTS)
+    assert values["heavy"] > values["light"] > 0.0
+
+
+def test_what_needs_less_for_the_same_gain_is_worth_more() -> None:
+    values = worth([NEW, replace(NEW, key="long", least=40.0)], 100.0, 1, AMOUNTS)
+    assert values["new"] == pytest.approx(4.0 * values["long"])
+
+
+def test_an_item_has_what_it_needs_or_nothing() -> None:
+    long = replace(NEW, least=40.0)
+    chosen = grant([long], 100.0, 1, AMOUNTS)
+    assert chosen is not None and chosen.amount == 40.0
+    assert grant([long], 39.0, 1, AMOUNTS) is None
+    other = grant([long, replace(DONE, spent=0.0)], 39.0, 1, AMOUNTS)
+    assert other is not None and other.key == "done"

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.sweeping import made, plan
+from tunefa.spec.target import Target
+from tunefa.spec.workload import Workload
 from tunefa.sweep import worker
 from tunefa.sweep.allocate import SECONDS, TRIALS
 from tunefa.sweep.claims import Claims
@@ -97,9 +99,39 @@ def test_slices_that_wait_use_the_seconds_first(held: SweepStudy) -> None:
     until = time.time() + 30.0
     own = claims(held, "GPU 0", Clock(30.0, None, until))
     waiting = own.next()
-    assert waiting is not None and waiting.amount >= 6.0
-    long = replace(waiting, amount=25.0)
+    assert waiting is not None and waiting.amount >= own.amounts.least
+    long = replace(waiting, amount=28.0)
     assert own.next([long], [long]) is None and not own.is_over
     assert own.next([long], []) is not None, "it has the GPU already"
     own.clock = Clock(30.0, None, time.time() + 1.0)
     assert own.next() is None and own.is_over
+
+
+def test_it_knows_what_each_workload_needs_for_a_record(tmp_path: Path) -> None:
+    weights = {Workload.parse(text): 1.0 for text in ("q1024", "bwd_b8_q16384")}
+    study = made(tmp_path, plan(weights=weights, targets=(), kernels=()))
+    items = Items.of(study.plan, [Target.named("h200")])
+    found = Claims(study, items, HostProcess.here(), Clock(90.0, None), SECONDS["measured"])
+    short, long = (found.needs[each.key] for each in items.items)
+    assert 2.0 < short < 6.0 < long < 90.0
+    found.pace = 2.0
+    assert found.needs[items.items[0].key] == pytest.approx(2 * short)
+    assert found.needs[items.items[1].key] < 90.0, "it is tried all the same"
+    assert not replace(found, clock=Clock(None, 60)).needs
+
+
+def test_a_look_claims_nothing(held: SweepStudy) -> None:
+    own = claims(held, "GPU 0")
+    own.look()
+    assert len(own.values) == 3 and all(own.values.values()) and not held.slices()
+
+
+def test_what_is_worth_more_is_claimed_though_others_wait(held: SweepStudy) -> None:
+    own = claims(held, "GPU 0", Clock(30.0, None, time.time() + 30.0))
+    found = [own.next(), own.next()]
+    assert lengths(*found) == [1024, 512] and found[0] is not None and found[1] is not None
+    held.fail(found[0], "it is free again", counts=False)
+    long = replace(found[1], amount=28.0)
+    again = own.next([long], [long])
+    assert lengths(again) == [1024]
+    assert own.next([long], [long]) is None, "the last one is worth less than those that wait"

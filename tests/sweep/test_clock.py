@@ -27,6 +27,11 @@ def test_seconds_go_on_where_they_ended() -> None:
     assert Clock.of({NOTE: json.loads(json.dumps(clock.to_data()))}) == clock
 
 
+def test_seconds_count_from_the_start_of_the_budget() -> None:
+    budget = Budget(seconds=40.0, start=time.monotonic() - 5.0)
+    assert Clock.started(budget, spent_s=15.0).left([]) == pytest.approx(20.0, abs=0.5)
+
+
 def test_trials_are_those_of_slices_done_and_in_progress() -> None:
     clock = Clock.started(Budget(trials=100), spent_s=15.0)
     running = create_trial(state=TrialState.RUNNING, value=None, user_attrs={"amount": 16.0})

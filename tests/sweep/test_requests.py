@@ -10,7 +10,7 @@ from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.sweep.requests import PROMISE, Items, Requests
+from tunefa.sweep.requests import PROMISE, Items, Requests, searched, serving
 
 H200, A100 = Target.named("h200"), Target.named("a100")
 
@@ -25,6 +25,8 @@ def test_items_are_workloads_by_chip_and_what_no_kernel_serves_is_named() -> Non
     assert [each.key for each in begin] == [each.key for each in found.items]
     assert {each.workload.op for each in begin} == {"fwd"} and begin[0].weight == 2.0
     assert begin[0].promise == 0.3 and begin[-1].promise is None
+    assert begin[0].least == 0.0
+    assert found.begin({}, {begin[0].key: 4.0})[0].least == 4.0
 
 
 def test_a_workload_larger_than_the_memory_is_left_out() -> None:
@@ -42,6 +44,14 @@ def test_the_items_of_a_study_are_on_the_chips_of_its_slices() -> None:
     assert refused not in {each.key for each in left.items}
     other = Items.on(asked, {key.replace("H200", "H200 of a Friend")}, {})
     assert other.items[0].target.device.name == "NVIDIA H200 of a Friend"
+
+
+def test_of_libraries_one_counts_among_the_kernels_that_race() -> None:
+    item = Items.of(plan(weights={Workload.parse("q4096"): 1.0}), [H200]).items[0]
+    kernels = serving(plan(kernels=()), item.workload, H200)
+    own = [each for each in kernels if not each.is_library]
+    assert len(kernels) > len(own) + 1 == searched(plan(kernels=()), item)
+    assert searched(plan(), item) == 1
 
 
 def test_a_search_continues_those_of_its_sweep_only(fake: type[Fake]) -> None:

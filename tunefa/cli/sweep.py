@@ -132,7 +132,9 @@ def _targets(text: str | None) -> tuple[str, ...]:
 
 
 def _swept(plan: Plan, how: dict[str, Any]) -> Outcome:
-    """Runs a sweep or continues one. Its processes begin before this one loads Optuna."""
+    """Runs a sweep or continues one. Its processes begin before this one loads Optuna, and its
+    seconds count from here."""
+    budget = None if how["budget"] is None else Budget.parse(how["budget"])
     engine = _engine(how)
     with contextlib.ExitStack() as stack:
         if how["engine"] == "local":
@@ -144,7 +146,7 @@ def _swept(plan: Plan, how: dict[str, Any]) -> Outcome:
 
         study = _study(plan, how)
         with Reporter() as reporter:
-            return run.sweep(study, engine, _budget(plan, how["budget"], study), reporter)
+            return run.sweep(study, engine, budget or _budget(plan, study), reporter)
 
 
 def _quiet_optuna() -> None:
@@ -190,12 +192,10 @@ def _study(plan: Plan, how: dict[str, Any]) -> SweepStudy:
     return held
 
 
-def _budget(plan: Plan, given: str | None, study: SweepStudy) -> Budget:
-    """The budget that was given, else that of the sweep which is continued, else the default."""
+def _budget(plan: Plan, study: SweepStudy) -> Budget:
+    """The budget of a sweep without one: that of the sweep which is continued, or the default."""
     from tunefa.sweep.clock import NOTE, Clock
 
-    if given is not None:
-        return Budget.parse(given)
     if NOTE in study.notes:
         held = Clock.of(study.notes)
         return Budget(held.seconds, held.trials)

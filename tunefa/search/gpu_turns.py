@@ -19,6 +19,8 @@ from tunefa.errors import TunefaError
 
 _LOOK_S = 0.02
 """Between two looks at whether a search has something to time."""
+_PACE_S = 3.0
+"""The pace of races is 1 at first, as if races of so many seconds had shown it."""
 _State = Literal["preparing", "compiling", "ready", "trying", "timing", "lending", "over"]
 """`trying`: it waits for its turn, and tries a config that is compiled meanwhile. `lending`: it has
 the GPU, waits for compilers, and lets others try theirs."""
@@ -48,8 +50,8 @@ class NoTurnLeft(TunefaError):
 class Turn:
     """The turn of one search at the GPU."""
 
-    def __init__(self, gpu_turns: Turns, name: str, value: float) -> None:
-        self.name, self.value = name, value
+    def __init__(self, gpu_turns: Turns, name: str, value: float, least_s: float) -> None:
+        self.name, self.value, self.least_s = name, value, least_s
         self.state: _State = "preparing"
         self.may_try = False
         self.is_ready = False  # it waits with enough compiled, also while it tries a config
@@ -100,10 +102,20 @@ class Turn:
         return self._turns.left_s()
 
     def seconds(self, asked_s: float) -> float:
-        """The seconds that it has when it begins: those that were asked for, but all that are left
-        of the budget where no other turn could begin after it."""
-        left_s = self.left_s
-        return left_s if left_s - asked_s < self._turns.least_s else asked_s
+        """The seconds that it has when it begins: those that were asked for, or those that it needs
+        where these are more, but all that are left of the budget where no other turn could begin
+        after it."""
+        left_s, asked_s = self.left_s, max(asked_s, self.least_s)
+        return left_s if left_s - asked_s < self._turns.least_after(self) else asked_s
+
+    @property
+    def pace(self) -> float:
+        """How many times as long as they were planned to take the races of this GPU took so far."""
+        return self._turns.pace
+
+    def raced(self, planned_s: float, took_s: float) -> None:
+        """Says how long a race took."""
+        self._turns.raced(planned_s, took_s)
 
     @property
     def is_wanted(self) -> bool:
@@ -118,25 +130,49 @@ class Turns:
         self, left_s: Callable[[], float] = lambda: math.inf, least_s: float = 0.0
     ) -> None:
         """`left_s` returns the seconds that are left of the budget; no turn begins with fewer than
-        `least_s`."""
+        `least_s`, or than it needs itself."""
         self.left_s, self.least_s = left_s, least_s
         self._changed = threading.Condition()
         self._turns: list[Turn] = []
         self._tried: Turn | None = None  # the last that tried a config
         self._why_closed = ""
         self._free_s, self._free_since = 0.0, time.monotonic()
+        self._planned_s = self._took_s = _PACE_S
+        self._needed_s: dict[str, float] = {}  # by the name of each search that may come
 
-    def new(self, name: str, value: float) -> Turn:
-        """Returns the turn of a search that begins to prepare; the largest `value` comes first."""
+    def new(self, name: str, value: float, least_s: float = 0.0) -> Turn:
+        """Returns the turn of a search that begins to prepare, and needs `least_s` seconds of the
+        GPU for a record. The largest `value` comes first."""
         with self._changed:
-            self._turns.append(turn := Turn(self, name, value))
+            self._turns.append(turn := Turn(self, name, value, max(least_s, self.least_s)))
         return turn
 
-    def value(self, values: Mapping[str, float]) -> None:
-        """Says what the searches with these names are worth now."""
+    @property
+    def pace(self) -> float:
+        """See `Turn.pace`."""
         with self._changed:
+            return self._took_s / self._planned_s
+
+    def raced(self, planned_s: float, took_s: float) -> None:
+        """See `Turn.raced`."""
+        with self._changed:
+            self._planned_s, self._took_s = self._planned_s + planned_s, self._took_s + took_s
+
+    def least_after(self, turn: Turn) -> float:
+        """Returns the fewest seconds with which a turn could begin after this one: that of a search
+        that waits, or of one that may come."""
+        with self._changed:
+            others = [each.least_s for each in self._turns if each is not turn]
+            others += [s for name, s in self._needed_s.items() if name != turn.name]
+        return max(self.least_s, min(others, default=0.0))
+
+    def value(self, values: Mapping[str, float], least_s: Mapping[str, float]) -> None:
+        """Says what searches with these names are worth now, and what they need."""
+        with self._changed:
+            self._needed_s = {n: s for n, s in least_s.items() if values.get(n, 0.0) > 0.0}
             for turn in self._turns:
                 turn.value = values.get(turn.name, turn.value)
+                turn.least_s = max(self.least_s, least_s.get(turn.name, turn.least_s))
 
     def close(self, why: str) -> None:
         """Lets no turn begin any more. The one that has begun goes on."""
@@ -184,7 +220,7 @@ class Turns:
             state: _State = "ready" if turn.is_ready else "compiling"
             turn.may_try = waiting is not None and waiting.has_untried()
             with self._changed:
-                if self._why_closed or self.left_s() < self.least_s:
+                if self._why_closed or self.left_s() < turn.least_s:
                     raise NoTurnLeft(self._why_closed or "the budget was used before its turn")
                 turn.state = state
                 if not self._is_taken and turn is self._first():

@@ -39,6 +39,8 @@ With two of them, those in progress still become more."""
 _ASKING_S = 0.005
 """It asks for more for so long: those that it had prepared take no time, and the sooner it comes to
 others, the sooner these are compiled. A surrogate takes as long for one or two."""
+_MOST_RACED = 0.9
+"""The part of a turn's time that its race may have: other searches need the GPU after it."""
 _CACHED_S = 0.1
 """A config that took less was compiled before."""
 _SMALL_S = 3 * FLOOR_S
@@ -154,9 +156,17 @@ class Share:
 
     def search_until(self) -> float:
         """The `time.monotonic` at which the race begins: the reserve before the deadline, but at
-        the earliest when half of the time that is left now is over."""
+        the earliest when half of the time that is left now is over; a tenth, where searches share a
+        GPU."""
         left_s = self.deadline - time.monotonic()
-        return self.deadline - min(self.reserve_s, max(0.0, left_s) / 2)
+        most = 0.5 if self.turn is None else _MOST_RACED
+        return self.deadline - min(self.reserve_s, most * max(0.0, left_s))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what is left is for the race, where searches share a GPU."""
+        end = self.deadline - self.reserve_s - _LAST_S
+        return self.turn is not None and time.monotonic() >= end
 
     def is_used(self, submitted: int) -> bool:
         """Whether a budget of trials is used once so many are submitted."""
@@ -273,7 +283,7 @@ def trials(
             return
         in_progress -= 1
         stopping.add(trial)
-        if evaluator.reserve_s > share.reserve_s:  # it has learnt that the machine is slow
+        if share.turn is None and evaluator.reserve_s > share.reserve_s:  # the machine is slow
             share = replace(share, reserve_s=evaluator.reserve_s)
             until = share.search_until()
         yield trial

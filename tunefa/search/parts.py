@@ -11,7 +11,7 @@ from tunefa.costmodel import anchored
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.costmodel.ranking import rank_us
-from tunefa.search import candidates, kernel_race, resume
+from tunefa.search import candidates, kernel_race, race_time, resume
 from tunefa.search.loop import BEHIND
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
@@ -29,6 +29,8 @@ seconds, and all but the best known one rarely win."""
 
 LOOKED_AT = 1000
 """Configs of which the model says how fast a kernel may be, in 0.2 s; all may take 2 s."""
+_LEAST_SEARCHED = 0.4
+"""The part of a budget after which races of other kernels begin at the earliest."""
 RACE_ALONE_S = 1.0
 """Seconds to race the default of a kernel that is not searched: on an H200 0.4 to 1.3 s."""
 
@@ -142,12 +144,39 @@ def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
     made.sort(key=lambda part: (_default_us(part) > leader_us, part.behind, part.is_single))
     sharing = [part for part in made if not part.behind and not part.is_single]
     request = state.request
-    before_race = last = kernel_race.share_before(request, len(parts))
-    if request.budget.seconds is not None and request.objective == "measured":
-        before_race -= min(0.1, RACE_ALONE_S * (len(made) - len(sharing)) / request.budget.seconds)
+    last, before_race = _before_races(state, made, sharing)
     ends = request.budget.shares(max(1, len(sharing)), before_race)
     shares = {part.name: end for part, end in zip(sharing, ends, strict=False)}
     return [replace(part, share=shares.get(part.name, last)) for part in made]
+
+
+def _before_races(
+    state: SearchState, made: Sequence[Part], sharing: Sequence[Part]
+) -> tuple[float, float]:
+    """The part of the budget after which the kernels' winners race, and that after which kernels
+    race that are not searched."""
+    request, seconds = state.request, state.request.budget.seconds
+    last = kernel_race.share_before(request, len(made))
+    if seconds is None or request.objective != "measured":
+        return last, last
+    others = [part for part in made if part not in sharing]
+    if state.turn is None:
+        return last, last - min(0.1, RACE_ALONE_S * len(others) / seconds)
+    known = [us for us in map(_default_us, made) if us < math.inf]
+    last_s = seconds - state.turn.pace * race_time.kernels_s(known)
+    alone_s = sum(reserve_s(state, part, RACE_ALONE_S, race_time.ALONE) for part in others)
+    least = _LEAST_SEARCHED if sharing else 0.0
+    return max(least, last_s / seconds), max(least, (last_s - alone_s) / seconds)
+
+
+def reserve_s(state: SearchState, part: Part, otherwise_s: float, racers: int) -> float:
+    """The seconds to leave for the race of a kernel with so many racers; `otherwise_s` where the
+    search has its GPU alone, or the kernel no time yet."""
+    right = [trial for trial in part.tried if trial.outcome == "ok"]
+    best_us = min(map(rank_us, right), default=math.inf)
+    if state.turn is None or state.request.objective != "measured" or math.isinf(best_us):
+        return otherwise_s
+    return state.turn.pace * race_time.race_s(state.request.workload, best_us, racers)
 
 
 def _default_us(part: Part) -> float:

@@ -149,7 +149,8 @@ class Result:
     """How many configs of each kernel were not compiled because none of them could change the
     decision."""
     gave_way: bool = False
-    """Whether it ended while compilers worked for it, see `StoppingRule.gave_way`."""
+    """Whether it would have gone on with more time, or with a GPU of its own: compilers worked for
+    it, see `StoppingRule.gave_way`, or its time was over."""
     hoped: Mapping[str, float] = field(default_factory=dict)
     """How much less time, relative to the best of all, the model expects of the most promising
     config of each kernel that was not tried. Kernels whose strategy has no model are left out, and

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from tunefa.search import (
     parts,
     preparation,
     proposer,
+    race_time,
     resume,
     study,
 )
@@ -127,7 +129,8 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         return
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
-    share = loop.Share(request.budget, part.share, started, objective.reserve_s, least, state.turn)
+    reserve_s = parts.reserve_s(state, part, objective.reserve_s, race_time.FINALISTS)
+    share = loop.Share(request.budget, part.share, started, reserve_s, least, state.turn)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
         state.report_progress(part.name)
@@ -141,7 +144,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         state.interrupted = True
     if (last := objective.settle()) is not None:
         state.keep(part.name, last)
-    state.gave_way |= stopping.gave_way
+    state.gave_way |= stopping.gave_way or share.is_over
     if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by
     if stopping.none_left:
@@ -149,7 +152,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         left = sum(identity(config) not in tried for config in part.feasible.configs)
         state.settled |= {part.name: left} if left else {}
     finalists = _finalists(state, part, stopping.behind)
-    if not _may_win(state, part.name, stopping):
+    if not _may_win(state, part.name, stopping) or _is_left_out(state, part, stopping):
         state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
     else:
         _race(state, part, objective, finalists, share.deadline)
@@ -165,6 +168,17 @@ def _may_win(state: SearchState, kernel: str, stopping: loop.StoppingRule) -> bo
     return anchored.ranked(state.anchor, found)[0][0] == kernel
 
 
+def _is_left_out(state: SearchState, part: Part, stopping: loop.StoppingRule) -> bool:
+    """Whether the race of a kernel that has lost is left out, as a search that shares its GPU would
+    take longer than it may. The race would only say how far behind the kernel is."""
+    if state.turn is None or not stopping.behind or not state.winners:
+        return False
+    own_s = parts.reserve_s(state, part, parts.RACE_ALONE_S, race_time.ALONE)
+    last_s = race_time.kernels_s([won.rank_us for won in state.winners])
+    until = state.request.budget.deadline()
+    return time.monotonic() + own_s + state.turn.pace * last_s > until
+
+
 def _race(
     state: SearchState, part: Part, objective: Objective, finalists: list[Trial], until: float
 ) -> None:
@@ -173,12 +187,21 @@ def _race(
     state.stage = "race" if request.objective in ("measured", "replayed") else "check"
     if not state.interrupted:
         state.report_progress(part.name)
+    begun = time.monotonic()
     raced = objective.race(finalists, candidates.default(part.case), until)
+    if state.turn is not None and len(raced.trials) > 1:
+        state.turn.raced(_planned_s(request, raced.trials), time.monotonic() - begun)
     state.raced.add(part.name)
     if raced.winner is not None:
         timed = request.serving_mode, request.objective
         state.winners.append(Winner(part.case.kernel, raced.winner, raced.certificate, *timed))
     state.keep(part.name, *raced.trials)
+
+
+def _planned_s(request: Request, raced: Sequence[Trial]) -> float:
+    """The seconds that a race of these trials was planned to take."""
+    best_us = min((rank_us(each) for each in raced if each.outcome == "ok"), default=0.0)
+    return race_time.race_s(request.workload, best_us, len(raced))
 
 
 def _bench_process(

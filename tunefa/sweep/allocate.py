@@ -5,11 +5,14 @@ Before an item has a record, its gain is expected to be a part of what the cost 
 its best config: the part that items like it have kept of their promises. After that, it is what the
 surrogate of its search expects of the most promising config that was not tried: the expected
 improvement, relative to the default.
+
+A workload without a record gets one in time: when what is left of the budget is just enough for the
+records that are missing, they come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunefa.spec import matmul
@@ -30,6 +33,8 @@ _OCTAVES = 2.0
 _WITHOUT_MODEL = 0.1
 """The gain that is expected of more trials where no model says it, divided by the trials so far: of
 strategies without a surrogate, such as random."""
+RESERVED = 1.3
+"""So many times what the missing records need at least is kept for them: compilers may be late."""
 WORTH = 0.001
 """An item of which less is expected to be gained, relatively, is done: races cannot show it."""
 
@@ -39,7 +44,7 @@ class Amounts:
     """How much of the budget a slice may have, in seconds or in trials."""
 
     least: float
-    """Less makes no record: it must be enough for the defaults, some configs and a race."""
+    """A slice with less is not worth its start; what an item needs for a record may be more."""
     most: float
     """After so much, the standing of the other items decides again."""
     first: float = 1.0
@@ -47,7 +52,7 @@ class Amounts:
 
 
 SECONDS = {
-    "measured": Amounts(6.0, 20.0, first=0.5),
+    "measured": Amounts(2.5, 20.0, first=0.5),
     "predicted": Amounts(5.0, 25.0),
 }
 """By kind of times. What a measured slice times first was compiled before it began. On two cores a
@@ -105,21 +110,50 @@ def alike(a: Workload, b: Workload) -> float:
     return float(2.0 ** -(distances.distance(a, b) / _OCTAVES + sum(differ)))
 
 
-def grant(items: Sequence[Standing], left: float, workers: int, amounts: Amounts) -> Grant | None:
+def worth(
+    items: Sequence[Standing], left: float, workers: int, amounts: Amounts
+) -> dict[str, float]:
+    """Returns what a second or a trial for each item is worth, by its key: the weighted gain that
+    is expected of it, divided by what a record needs; 0 for those that are done or given up.
+
+    Items without a record are worth more than all others once a quarter of the budget is used, and
+    another slice might leave too little for them. In the first quarter, a small budget goes where
+    most is gained.
+    """
+    expected = expected_gains(items)
+    needs = {each.key: max(amounts.least, each.least) for each in items}
+    found = {each.key: each.weight * expected[each.key] / needs[each.key] for each in items}
+    new = [each.key for each in items if not each.is_begun and found[each.key] > 0.0]
+    if not new:
+        return found
+    needed = max(sum(needs[key] for key in new) / workers, *(needs[key] for key in new))
+    used = sum(each.spent for each in items) / workers
+    if left <= min(RESERVED * needed + amounts.most, 3.0 * used):
+        most = max(found.values())
+        found |= {key: most + found[key] for key in new}
+    return found
+
+
+def grant(
+    items: Sequence[Standing], left: float, workers: int, amounts: Amounts,
+    values: Mapping[str, float] | None = None,
+) -> Grant | None:  # fmt: skip
     """Returns the item that gets the next slice, and how much of the budget; None if no item is
     free that is worth it, or the rest of the budget is too small.
 
     `left` is what is left of the budget for one worker, in seconds, or for all, in trials.
-    `workers` share what is left of it.
+    `workers` share what is left of it. `values` are those of `worth`, where they are known.
     """
     if left < amounts.least:
         return None
-    expected = expected_gains(items)
-    free = [each for each in items if not each.is_busy and expected[each.key] > 0.0]
+    values = worth(items, left, workers, amounts) if values is None else values
+    wanted = [each for each in items if values[each.key] > 0.0]
+    free = [each for each in wanted if not each.is_busy and each.least <= left]
     if not free:
         return None
-    chosen = max(free, key=lambda each: (each.weight * expected[each.key], -each.spent))
-    new = sum(not each.is_begun and expected[each.key] > 0.0 for each in items)
-    fair = amounts.first * left * workers / max(1, new)
-    amount = min(amounts.most, max(amounts.least, fair), left)
-    return Grant(chosen.key, amount if left - amount >= amounts.least else min(left, amounts.most))
+    chosen = max(free, key=lambda each: (values[each.key], -each.spent))
+    fair = amounts.first * left * workers / max(1, sum(not each.is_begun for each in wanted))
+    least = max(amounts.least, chosen.least)
+    most = max(amounts.most, least)
+    amount = min(most, max(least, fair), left)
+    return Grant(chosen.key, amount if left - amount >= amounts.least else min(left, most))

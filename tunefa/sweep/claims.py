@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tunefa.search import race_time
 from tunefa.sweep import allocate
 from tunefa.sweep.allocate import Amounts
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.host_process import HostProcess
-from tunefa.sweep.item_state import standings
+from tunefa.sweep.item_state import Standing, standings
 from tunefa.sweep.plan import Item
-from tunefa.sweep.requests import Items
+from tunefa.sweep.requests import Items, searched
 from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
+_MOST_OF_BUDGET = 0.6
+"""A workload is said to need this part of the budget at most: with a smaller one it is tried all
+the same."""
 _TRIES = 4
 """So often a worker tries to claim its first workload, before it goes on without one."""
 
@@ -30,7 +34,12 @@ class Claims:
     amounts: Amounts
     watch: Watch = field(default_factory=lambda: Watch(GONE_S))
     values: dict[str, float] = field(init=False, default_factory=dict)
-    """By key: the gain that is expected of each workload, weighted, at the last look."""
+    """By key: what a slice of each workload was worth at the last look, see `allocate.worth`."""
+    least: dict[str, float] = field(init=False, default_factory=dict)
+    """By key: the seconds that each workload is thought to need for a record, where times are
+    measured."""
+    pace: float = field(init=False, default=1.0)
+    """How many times as long as was thought races took so far."""
     seen: Sequence[Slice] = field(init=False, default=())
     """The slices of all workers at the last look."""
     is_over: bool = field(init=False, default=False)
@@ -38,22 +47,26 @@ class Claims:
     was_late: bool = field(init=False, default=False)
     """Whether another worker was first then."""
 
+    def __post_init__(self) -> None:
+        plan = self.study.plan
+        if plan.measured and self.clock.seconds is not None:
+            for each in self.items.items:
+                count = searched(plan, each)
+                self.least[each.key] = race_time.record_s(each.workload, each.target, count)
+
     def next(self, running: Sequence[Slice] = (), waiting: Sequence[Slice] = ()) -> Slice | None:
         """Claims the workload that is worth the most; None if none is free that is worth it, or
         another worker was first.
 
         `running` are the slices that this worker has in progress; those of them that are `waiting`
-        have the GPU before this one.
+        have the GPU before this one, if they are worth more.
         """
         self.is_over = self.was_late = False
-        self.seen = slices = self._living(self.study.slices())
-        now = standings(self.items.begin(self.study.notes), slices)
-        expected = allocate.expected_gains(now)
-        self.values = {each.key: each.weight * expected[each.key] for each in now}
-        left = self.clock.left(slices)
+        now, left, workers = self._looked()
         if self.clock.trials is None:
-            left -= sum(each.amount for each in waiting)
-        granted = allocate.grant(now, left, self._workers(slices), self.amounts)
+            best = max((self.values[each.key] for each in now if not each.is_busy), default=0.0)
+            left -= sum(each.amount for each in waiting if self.values.get(each.key, 0.0) >= best)
+        granted = allocate.grant(now, left, workers, self.amounts, self.values)
         if granted is None:
             busy = any(each.is_busy for each in now)
             self.is_over = not running and (left < self.amounts.least or not busy)
@@ -61,6 +74,18 @@ class Claims:
         claimed = self.study.claim(granted.key, granted.amount, self.who)
         self.was_late = claimed is None
         return claimed
+
+    def look(self) -> None:
+        """Finds out what each workload is worth now."""
+        self._looked()
+
+    def _looked(self) -> tuple[Sequence[Standing], float, int]:
+        """Returns the standing of each workload, what is left, and how many workers share it."""
+        self.seen = slices = self._living(self.study.slices())
+        now = standings(self.items.begin(self.study.notes, self.needs), slices)
+        left, workers = self.clock.left(slices), self._workers(slices)
+        self.values = allocate.worth(now, left, workers, self.amounts)
+        return now, left, workers
 
     def first(self) -> Slice | None:
         """Claims as `next` does, but again while another worker was first: the workers of a sweep
@@ -70,6 +95,14 @@ class Claims:
             if not self.was_late:
                 break
         return claimed
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """By key: the seconds that each workload needs for a record, as far as that is known."""
+        if self.clock.seconds is None:
+            return {}
+        most_s = _MOST_OF_BUDGET * self.clock.seconds
+        return {key: min(self.pace * least_s, most_s) for key, least_s in self.least.items()}
 
     def item(self, claimed: Slice) -> Item:
         """The workload of a slice."""

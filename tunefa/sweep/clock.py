@@ -27,10 +27,12 @@ class Clock:
 
     @classmethod
     def started(cls, budget: Budget, spent_s: float) -> Clock:
-        """Returns the clock of a sweep that goes on now, after `spent_s` seconds."""
+        """Returns the clock of a sweep that goes on since the budget's start, after `spent_s`
+        seconds."""
         if budget.seconds is None:
             return cls(None, budget.trials)
-        return cls(budget.seconds, None, time.time() + budget.seconds - spent_s)
+        left_s = budget.seconds - budget.elapsed_s - spent_s
+        return cls(budget.seconds, None, time.time() + left_s)
 
     @classmethod
     def of(cls, notes: Mapping[str, Any]) -> Clock:

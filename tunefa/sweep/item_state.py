@@ -36,6 +36,8 @@ class Standing:
     is_busy: bool = False
     """Whether a worker has it now."""
     failures: int = 0
+    least: float = 0.0
+    """What a slice of it needs of the budget at least for a record, where that is known."""
 
     @property
     def is_begun(self) -> bool:

@@ -62,13 +62,19 @@ class Items:
         ]
         return cls(tuple(each for each in found if each.key not in refused))
 
-    def begin(self, notes: Mapping[str, Any]) -> list[Standing]:
+    def begin(
+        self, notes: Mapping[str, Any], least: Mapping[str, float] | None = None
+    ) -> list[Standing]:
         """Returns the standing of each item before its first slice, with the promises that are
-        among the study's notes."""
+        among the study's notes, and what it needs at `least`, by its key."""
+        known = {} if least is None else least
         return [
-            Standing(each.key, each.weight, each.workload, notes.get(PROMISE + each.key))
+            Standing(
+                each.key, each.weight, each.workload, notes.get(PROMISE + each.key),
+                least=known.get(each.key, 0.0),
+            )
             for each in self.items
-        ]
+        ]  # fmt: skip
 
 
 def _target(arch: str, device: str) -> Target:
@@ -82,6 +88,14 @@ def serving(plan: Plan, workload: Workload, target: Target) -> tuple[Kernel, ...
     own = tuple(name for name in plan.kernels if kernels.load(name).op == workload.op)
     named = own or plan.kernels
     return tuple(kernels.serving(workload, target.arch, named, libraries=not named))
+
+
+def searched(plan: Plan, item: Item) -> int:
+    """Returns how many kernels race for an item, about: of libraries, which may not be installed,
+    one is counted."""
+    kernels = serving(plan, item.workload, item.target)
+    own = sum(not each.is_library for each in kernels)
+    return own + (own < len(kernels))
 
 
 @dataclass(frozen=True)

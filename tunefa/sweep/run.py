@@ -95,11 +95,11 @@ class _Coordinator:
         """Runs the sweep."""
         before_s = float(self.study.notes.get("spent_s", 0.0))
         clock = Clock.started(self.budget, before_s)
-        begun = time.monotonic()
+        begun = self.budget.start  # its process may have loaded modules since
         self._forget()
         self._end_lost("the sweep was ended", counts=False)
         self.study.note(clocks.NOTE, clock.to_data())
-        interrupted, next_look = False, begun
+        interrupted, next_look = False, time.monotonic()
         working = self.engine.seats(self.study.plan, self.study.place, self.study.name)
         try:
             for seat in working:

@@ -47,6 +47,8 @@ MOST_SLICES = 10
 before it is known to be needed."""
 READY_SLICES = 2
 """So many slices that are ready for the GPU are enough."""
+_LOOK_S = 0.5
+"""Between two looks at what its slices are worth, while it begins no others."""
 _PAUSE_S = 0.1
 """Between two looks of a worker at its slices, and at the study."""
 _SWITCH_S = 0.0002
@@ -162,13 +164,17 @@ class _Worker:
         least_s = self.amounts.least if self.clock.trials is None else 0.0
         self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
         gpu_turns = self.gpu_turns if self.overlaps else None
-        gpu = gpu_time.Meter(self.study, self.who, self.shared, gpu_turns)
+        gpu, next_look = gpu_time.Meter(self.study, self.who, self.shared, gpu_turns), 0.0
         with ThreadPoolExecutor(MOST_SLICES) as threads:
             try:
                 while (aside := self._ended()) is None:
                     gpu.note()
-                    if self._begins_more() and self._begin(threads):
-                        return None
+                    if self._begins_more():
+                        if self._begin(threads):
+                            return None
+                    elif time.monotonic() >= next_look:
+                        self._value()
+                        next_look = time.monotonic() + _LOOK_S
                     if self.running:
                         futures.wait(self.running, _PAUSE_S, futures.FIRST_COMPLETED)
                     else:
@@ -200,16 +206,23 @@ class _Worker:
         """Begins the slice that is worth the most, if there is one. Returns whether nothing is
         left to do."""
         claimed, self.first = self.first or self._claim(), None
-        self.gpu_turns.value(self.claims.values)
+        self.gpu_turns.value(self.claims.values, self.claims.needs)
         if claimed is not None:
-            turn = self.gpu_turns.new(claimed.key, self.claims.values[claimed.key])
+            key, claims = claimed.key, self.claims
+            turn = self.gpu_turns.new(key, claims.values[key], claims.needs.get(key, 0.0))
             self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
         return self.claims.is_over
+
+    def _value(self) -> None:
+        """Says what the slices that wait are worth by now: what is left of the budget decides."""
+        self.claims.look()
+        self.gpu_turns.value(self.claims.values, self.claims.needs)
 
     def _claim(self) -> Slice | None:
         """Claims the next workload; the slices that wait have the GPU before it."""
         running = [each for each, _ in self.running.values()]
         waiting = [each for each, turn in self.running.values() if not turn.has_begun]
+        self.claims.pace = self.gpu_turns.pace
         return self.claims.next(running, waiting)
 
     def _slice(self, claimed: Slice, turn: Turn) -> str | None:
