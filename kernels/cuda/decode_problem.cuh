@@ -141,19 +141,23 @@ DEVICE BatchSplits splits_of_batch(const Sizes& sizes, const Lengths& lengths) {
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
     leaf_keys = __reduce_max_sync(~0u, leaf_keys);
-    BatchSplits best = {TREE_DEPTH, 0};
-    int least = 0x7fffffff;
+    // Each lane judges the height of its number; those behind, the last one.
+    const int height = min(lane, TREE_DEPTH);
+    int items = 0;
 #pragma unroll
-    for (int height = TREE_DEPTH; height >= 0; --height) {
-        const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
-        const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
-        const int keys = min(1 << height, most_leaves) * leaf_keys;
-        const bool is_cut = 1 << height < most_leaves;
-        const int cost = rounds * (keys + sizes.split_cost) + late_keys(rounds, keys, is_cut);
-        const bool fits = shifted_up(most_leaves, height) <= sizes.splits_kept;
-        if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = {height, items};
+    for (int each = 0; each <= TREE_DEPTH; ++each) {
+        const int of_all = __reduce_add_sync(~0u, splits[each]);
+        if (height == each) items = sizes.heads_kv * of_all;
     }
-    return best;
+    const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
+    const bool is_cut = 1 << height < most_leaves;
+    const int keys = (is_cut ? 1 << height : most_leaves) * leaf_keys;
+    int cost = rounds * (keys + sizes.split_cost) + late_keys(rounds, keys, is_cut);
+    const bool fits = shifted_up(most_leaves, height) <= sizes.splits_kept;
+    if (height < TREE_DEPTH && !fits) cost = 0x7fffffff;
+    const int least = __reduce_min_sync(~0u, cost);
+    const int best = min(31 - __clz(__ballot_sync(~0u, cost == least)), TREE_DEPTH);
+    return {best, __shfl_sync(~0u, items, best)};
 }
 
 // One split of one KV head of a sequence, which has `splits` of them: the keys [begin, end).

@@ -75,6 +75,12 @@ inline int __reduce_max_sync(unsigned lanes, int value) {
         value = max(value, int(all[lane].words[0]));
     return value;
 }
+inline int __reduce_min_sync(unsigned, int value) {
+    const machine::Shown *all = machine::show({{unsigned(value)}});
+    for (int lane = 0; lane < machine::WARP; ++lane)
+        value = min(value, int(all[lane].words[0]));
+    return value;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return u64(a) * b >> 32; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
