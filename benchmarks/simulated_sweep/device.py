@@ -66,7 +66,7 @@ def launch_s(kernel: str, workload: str, config: Config) -> float:
 
 @dataclass
 class Device:
-    """What the bench of one GPU does."""
+    """The bench of one GPU, which waits in place of a device."""
 
     workload: str = ""
     races: float = 1.0

@@ -29,8 +29,8 @@ _NOT_TIMED = ("load_device", "look_for_libraries")
 
 @dataclass
 class Log:
-    """What the bench of a GPU did: (task, begin, end) in virtual seconds. A task that was cut short
-    is not in it."""
+    """The tasks of the bench of a GPU: (task, begin, end) in virtual seconds. None of them was cut
+    short."""
 
     done: list[tuple[str, float, float]] = field(default_factory=list)
 

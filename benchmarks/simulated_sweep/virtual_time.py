@@ -24,7 +24,7 @@ LIMITS_S = 0.05
 _LOOK_S = 0.0004
 """Real seconds between two looks at the threads."""
 _BEGIN = 1_800_000_000.0
-"""What `time.time` says at the beginning."""
+"""The value of `time.time` at the beginning."""
 _really_sleep = time.sleep
 
 

@@ -2,7 +2,6 @@
 // binary tree. The file that includes this defines the macros.
 #pragma once
 
-#include "cuda/decode_counter.cuh"
 #include "cuda/decode_problem.cuh"
 #include "cuda/decode_sums.cuh"
 
@@ -151,21 +150,18 @@ struct Combined {
 // runs.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     combine_splits(Element* out, float* lse, const int* seqlens, const float* sinks,
-                   const float* v_descale, const float* partial, float2* ends,
+                   const float* v_descale, const float* partial, const float2* ends,
                    Strides strides, Sizes sizes) {
     launch_dependents();  // the next call's kernel waits for the end of this one
     const int warp = threadIdx.x / 32;
     const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
     const Lengths lengths(sizes, seqlens, false);
-    const BatchSplits splits = splits_of_batch<BLOCK_N, WINDOWED>(sizes, lengths);
-    const int height = splits.height;
+    const int height = splits_of_batch<BLOCK_N, WINDOWED>(sizes, lengths).height;
     const int most = most_splits(sizes, lengths, height);
     Row of_warp(sizes, seqlens, height, blockIdx.x + gridDim.x * warp);
     Row of_cta(sizes, seqlens, height, blockIdx.x);
     if (most == 1 && blockIdx.x > 0) return;
     wait_for_kernel_before();  // in the first CTA always: else this launch would end before it
-    if (blockIdx.x == 0 && threadIdx.x == 0 && splits.are_counted(sizes))
-        counter_of_splits(sizes, ends)->end();
     if (most == 1) return;
 
     const Combined combined = {out, lse, sinks, v_descale, strides};

@@ -4,9 +4,9 @@
 // of its own number, and then takes the next one that no CTA has. The order of a sum does not depend on
 // it (cuda/decode_problem.cuh).
 //
-// The counter lies behind the ends of splits. No kernel sets that memory to 0 before the first one
-// runs, so the first CTA that takes a split does it, and the second kernel ends the counter. `state`
-// tells whether it has begun. Two numbers of 64 random bits say so, which no other data have.
+// The counter lies behind the ends of splits. No kernel sets that memory to 0 before this one runs, so
+// the first CTA that takes a split does it, and the one that takes the last number ends the counter.
+// `state` tells whether it has begun. Two numbers of 64 random bits say so, which no other data have.
 #pragma once
 
 #include "cuda/bulk_copy.cuh"
@@ -39,23 +39,18 @@ struct SplitCounter {
 
     // Sets the counter to 0, or waits until another CTA has done so.
     DEVICE void begin() {
-        for (u64 found = ld_acquire(&state); found != BEGUN;) {
-            if (found == BEGINNING) {
-                found = ld_acquire(&state);
-                continue;
-            }
-            const u64 before = atomic_compare_and_swap(&state, found, BEGINNING);
-            if (before == found) {
-                taken = 0;
-                st_release(&state, BEGUN);
-                return;
-            }
-            found = before;
+        for (u64 found; (found = ld_acquire(&state)) != BEGUN;) {
+            if (found == BEGINNING) continue;
+            if (atomic_compare_and_swap(&state, found, BEGINNING) != found) continue;
+            taken = 0;
+            st_release(&state, BEGUN);
+            return;
         }
     }
 
     DEVICE u32 take() { return atomic_add(&taken, 1); }
 
+    // No CTA may begin or take any more.
     DEVICE void end() { state = 0; }
 };
 

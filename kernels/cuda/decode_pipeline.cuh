@@ -77,9 +77,9 @@ struct Producer {
     Stages stages;
     RingPlace place;
     RingPlace on_its_way;  // the first copy that has not arrived, as far as this warp knows
-    int copies = 0;        // in all
+    int copies = 0;          // in all
     float2* ends;            // of splits; behind them is the counter
-    bool has_begun = false;  // the counter
+    bool has_begun = false;  // the counter, as far as this CTA knows
     Split split;
     int next;  // number of the next split
     PageNumbers pages;
@@ -104,8 +104,12 @@ struct Producer {
         __syncwarp();
     }
 
+    // Each split takes one number, so there are as many as splits.
     DEVICE void find_next(const Sizes& sizes, const Cache& cache) {
-        find(sizes, cache, __shfl_sync(~0u, next, 0));
+        const int at = __shfl_sync(~0u, next, 0);
+        if (at == sizes.ctas + cache.splits.count - 1 && threadIdx.x % 32 == 0)
+            counter_of_splits(sizes, ends)->end();
+        find(sizes, cache, at);
     }
 
     // Reads the numbers of the split's first pages.

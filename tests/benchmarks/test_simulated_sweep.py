@@ -48,10 +48,12 @@ assert found == expected, found
 
 
 def ran(*arguments: str) -> str:
-    """What a process of Python prints."""
+    """Returns the output of a process of Python."""
     environment = {**os.environ, "PYTHONPATH": str(TREE)}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=TREE, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -33,7 +33,7 @@ def test_other_lengths_take_neither_another_plan_nor_a_compiler(fresh: Runtime) 
 
 
 def test_out_is_the_same_without_lse() -> None:
-    """What is written for an lse that nobody reads has room for more rows."""
+    """An lse that nobody reads has room for more rows."""
     for seqlens in ([65, 128, 100], [128, 127, 0], [80, 80, 80, 65], [128, 128]):
         call = Call(seqlens, seqlens, room=3)
         out, _ = call.run()

@@ -24,7 +24,7 @@ CONFIG = {"BLOCK_N": 32, "num_warps": 1, "num_stages": 3, "COPIES_IN_FLIGHT": 2,
           "CTAS_PER_SM": 4, "LEAF_KEYS": 32, "MOST_LEAVES": 64, "TREE_DEPTH": 3,
           "SPLIT_COST": 32}  # fmt: skip
 ONE_SM, MANY_SMS = 1, 132
-"""Four CTAs for dozens of splits, and one for each."""
+"""Four CTAs for dozens of splits, or one, and a CTA for each."""
 
 
 class Memory:
@@ -63,7 +63,7 @@ def tensors() -> tuple[Any, ...]:
 
 
 def outputs(run: cuda_on_cpu.OnCpu, tensors: tuple[Any, ...], sms: int) -> list[torch.Tensor]:
-    """What a call writes, where CTAs and lanes run in another order than they have numbers."""
+    """Returns the outputs of a call. CTAs and lanes run in another order than they have numbers."""
     for output in tensors[3:5]:
         output.fill_(torch.nan)
     run(tensors, WORKLOAD, Mode.LAST_WARP_FIRST | Mode.LATE_LOADS, sms)
@@ -76,11 +76,12 @@ def without(statement: str, source: str) -> str:
     return source.replace(statement, ";")
 
 
-@pytest.mark.parametrize("resident", [1, 3])
+@pytest.mark.parametrize(("resident", "ctas"), [(1, 4), (3, 4), (1, 1)])
 def test_each_split_is_taken_once_whatever_the_memory_holds(
-    memory: Memory, tensors: tuple[Any, ...], resident: int, tmp_path: Path
+    memory: Memory, tensors: tuple[Any, ...], resident: int, ctas: int, tmp_path: Path
 ) -> None:
-    run = replace(cuda_on_cpu.compiled(KERNEL, WORKLOAD, CONFIG, tmp_path), resident=resident)
+    config = CONFIG | {"CTAS_PER_SM": ctas}
+    run = replace(cuda_on_cpu.compiled(KERNEL, WORKLOAD, config, tmp_path), resident=resident)
     wanted = outputs(run, tensors, MANY_SMS)
     assert all(each.isfinite().all() for each in wanted)
     outputs(run, tensors, ONE_SM)
@@ -92,21 +93,18 @@ def test_each_split_is_taken_once_whatever_the_memory_holds(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "statement"),
-    [
-        ("binary", "if (!has_begun) counter->begin();"),
-        ("postprocess", "counter_of_splits(sizes, ends)->end();"),
-    ],
+    "statement",
+    ["if (!has_begun) counter->begin();", "counter_of_splits(sizes, ends)->end();"],
 )
 def test_the_counter_must_begin_and_end(
-    memory: Memory, tensors: tuple[Any, ...], kernel: str, statement: str, tmp_path: Path
+    memory: Memory, tensors: tuple[Any, ...], statement: str, tmp_path: Path
 ) -> None:
     """Otherwise a call goes on counting where the memory, or the call before, left off."""
     change = partial(without, statement)
-    run = cuda_on_cpu.compiled(KERNEL, WORKLOAD, CONFIG, tmp_path, change, kernel)
+    run = cuda_on_cpu.compiled(KERNEL, WORKLOAD, CONFIG, tmp_path, change)
     wanted = outputs(run, tensors, MANY_SMS)
     outputs(run, tensors, ONE_SM)
     memory.forget_rows()
-    if kernel == "binary":
+    if "begin" in statement:
         memory.fill(0x5A)
     assert not all(map(torch.equal, outputs(run, tensors, ONE_SM), wanted))

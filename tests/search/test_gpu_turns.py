@@ -219,6 +219,16 @@ def test_the_last_turn_has_all_that_is_left() -> None:
         assert gpu_turns.new("a", 1.0).seconds(8.0) == expected_s
 
 
+def test_a_search_that_is_alone_and_comes_again_leaves_what_it_needs() -> None:
+    """With less than that it could not come again, and the rest would be lost."""
+    for left_s, expected_s in ((49.0, 49.0), (51.0, 25.0)):
+        gpu_turns = Turns(least_s=2.5)
+        gpu_turns.left_s = itertools.repeat(left_s).__next__
+        turn = gpu_turns.new("alone", 1.0, 25.0)
+        gpu_turns.value({"alone": 1.0}, {"alone": 25.0})
+        assert turn.seconds(20.0) == expected_s
+
+
 def test_a_turn_that_needs_more_than_is_left_does_not_begin() -> None:
     gpu_turns = Turns(lambda: 5.0, least_s=2.0)
     turn = gpu_turns.new("long", 1.0, 6.0)

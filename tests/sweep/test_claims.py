@@ -116,8 +116,22 @@ def test_it_knows_what_each_workload_needs_for_a_record(tmp_path: Path) -> None:
     assert 2.0 < short < 6.0 < long < 90.0
     found.pace = 2.0
     assert found.needs[items.items[0].key] == pytest.approx(2 * short)
-    assert found.needs[items.items[1].key] < 90.0, "it is tried all the same"
+    assert found.needs[items.items[1].key] < 90.0
     assert not replace(found, clock=Clock(None, 60)).needs
+
+
+@pytest.mark.parametrize(("seconds", "left_s"), [(30.0, 17.0), (100.0, 50.0), (6.0, 3.5)])
+def test_what_needs_more_than_there_is_is_tried_all_the_same(
+    seconds: float, left_s: float, tmp_path: Path
+) -> None:
+    """A start, or the sweep that is resumed, has used a part of the budget."""
+    weights = {Workload.parse("bwd_b8_q16384"): 1.0}
+    study = made(tmp_path, plan(weights=weights, targets=(), kernels=()))
+    items = Items.of(study.plan, [Target.named("h200")])
+    clock = Clock(seconds, None, time.time() + left_s)
+    found = Claims(study, items, HostProcess.here(), clock, SECONDS["measured"])
+    claimed = found.next()
+    assert claimed is not None and 2.0 < claimed.amount <= left_s
 
 
 def test_a_look_claims_nothing(held: SweepStudy) -> None:

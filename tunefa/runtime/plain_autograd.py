@@ -48,8 +48,8 @@ def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[
     plan, scale = process.current().ready(tensors, options, scale)
     # The kernel starts before autograd hears of the call: a function's `apply` takes microseconds
     # before it runs anything.
-    _set_grad_enabled(False)  # torch.no_grad() takes five times as long
     try:
+        _set_grad_enabled(False)  # torch.no_grad() takes five times as long
         results = plan.run(tensors, scale)
     finally:
         _set_grad_enabled(True)

@@ -160,10 +160,10 @@ class Turns:
 
     def least_after(self, turn: Turn) -> float:
         """Returns the fewest seconds with which a turn could begin after this one: that of a search
-        that waits, or of one that may come."""
+        that waits, or of one that may come, as this one may again."""
         with self._changed:
             others = [each.least_s for each in self._turns if each is not turn]
-            others += [s for name, s in self._needed_s.items() if name != turn.name]
+            others += self._needed_s.values()
         return max(self.least_s, min(others, default=0.0))
 
     def value(self, values: Mapping[str, float], least_s: Mapping[str, float]) -> None:

@@ -116,14 +116,15 @@ def worth(
     """Returns what a second or a trial for each item is worth, by its key: the weighted gain that
     is expected of it, divided by what a record needs; 0 for those that are done or given up.
 
-    Items without a record are worth more than all others once a quarter of the budget is used, and
-    another slice might leave too little for them. In the first quarter, a small budget goes where
-    most is gained.
+    Items without a record, for which there is time, are worth more than all others once a quarter
+    of the budget is used, and another slice might leave too little for them. In the first quarter,
+    a small budget goes where most is gained.
     """
     expected = expected_gains(items)
     needs = {each.key: max(amounts.least, each.least) for each in items}
     found = {each.key: each.weight * expected[each.key] / needs[each.key] for each in items}
-    new = [each.key for each in items if not each.is_begun and found[each.key] > 0.0]
+    new = [each.key for each in items if not each.is_begun and found[each.key] > 0.0
+           and needs[each.key] <= left]  # fmt: skip
     if not new:
         return found
     needed = max(sum(needs[key] for key in new) / workers, *(needs[key] for key in new))

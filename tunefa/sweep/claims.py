@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,8 +18,8 @@ from tunefa.sweep.slices import GONE_S, Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
 _MOST_OF_BUDGET = 0.6
-"""A workload is said to need this part of the budget at most: with a smaller one it is tried all
-the same."""
+"""A workload is said to need at most this part of what is left when the worker begins: one that
+needs more is tried all the same."""
 _TRIES = 4
 """So often a worker tries to claim its first workload, before it goes on without one."""
 
@@ -40,6 +41,8 @@ class Claims:
     measured."""
     pace: float = field(init=False, default=1.0)
     """How many times as long as was thought races took so far."""
+    _left_at_first: float = field(init=False, default=math.inf)
+    """What was left of the budget at the first look."""
     seen: Sequence[Slice] = field(init=False, default=())
     """The slices of all workers at the last look."""
     is_over: bool = field(init=False, default=False)
@@ -64,7 +67,8 @@ class Claims:
         self.is_over = self.was_late = False
         now, left, workers = self._looked()
         if self.clock.trials is None:
-            best = max((self.values[each.key] for each in now if not each.is_busy), default=0.0)
+            free = [each for each in now if not each.is_busy and each.least <= left]
+            best = max((self.values[each.key] for each in free), default=0.0)
             left -= sum(each.amount for each in waiting if self.values.get(each.key, 0.0) >= best)
         granted = allocate.grant(now, left, workers, self.amounts, self.values)
         if granted is None:
@@ -82,8 +86,10 @@ class Claims:
     def _looked(self) -> tuple[Sequence[Standing], float, int]:
         """Returns the standing of each workload, what is left, and how many workers share it."""
         self.seen = slices = self._living(self.study.slices())
-        now = standings(self.items.begin(self.study.notes, self.needs), slices)
         left, workers = self.clock.left(slices), self._workers(slices)
+        if math.isinf(self._left_at_first):
+            self._left_at_first = left
+        now = standings(self.items.begin(self.study.notes, self.needs), slices)
         self.values = allocate.worth(now, left, workers, self.amounts)
         return now, left, workers
 
@@ -101,7 +107,7 @@ class Claims:
         """By key: the seconds that each workload needs for a record, as far as that is known."""
         if self.clock.seconds is None:
             return {}
-        most_s = _MOST_OF_BUDGET * self.clock.seconds
+        most_s = _MOST_OF_BUDGET * max(0.0, min(self.clock.seconds, self._left_at_first))
         return {key: min(self.pace * least_s, most_s) for key, least_s in self.least.items()}
 
     def item(self, claimed: Slice) -> Item:

@@ -22,7 +22,7 @@ class Standing:
     promise: float | None = None
     """The gain that the model promises of the best config, before any ran; None if not known."""
     spent: float = 0.0
-    """What its slices have had of the budget, in seconds or trials."""
+    """The part of the budget that its slices have had, in seconds or trials."""
     trials: int = 0
     default_us: float | None = None
     """The time of the fastest default of a kernel; None if none was right."""
@@ -37,7 +37,7 @@ class Standing:
     """Whether a worker has it now."""
     failures: int = 0
     least: float = 0.0
-    """What a slice of it needs of the budget at least for a record, where that is known."""
+    """The least part of the budget with which a slice of it makes a record, where that is known."""
 
     @property
     def is_begun(self) -> bool:

@@ -172,7 +172,7 @@ class _Worker:
                     if self._begins_more():
                         if self._begin(threads):
                             return None
-                    elif time.monotonic() >= next_look:
+                    elif self.overlaps and time.monotonic() >= next_look:
                         self._value()
                         next_look = time.monotonic() + _LOOK_S
                     if self.running:
