@@ -42,7 +42,7 @@ class Claims:
     pace: float = field(init=False, default=1.0)
     """How many times as long as was thought races took so far."""
     _left_at_first: float = field(init=False, default=math.inf)
-    """What was left of the budget at the first look."""
+    """The budget that was left at the first look."""
     seen: Sequence[Slice] = field(init=False, default=())
     """The slices of all workers at the last look."""
     is_over: bool = field(init=False, default=False)
