@@ -74,10 +74,12 @@ def own_kernels() -> list[str]:
     return [each.name for each in ours if each.op in OPS]
 
 
-def cases(names: Sequence[str], target: Target) -> Iterator[Case]:
-    """Yields what each of the kernels serves."""
+def cases(
+    names: Sequence[str], target: Target, workloads: Sequence[str] = WORKLOADS
+) -> Iterator[Case]:
+    """Yields what each of the kernels serves of these workloads."""
     for name in names:
-        for text in WORKLOADS:
+        for text in workloads:
             case = Case(kernels.load(name), Workload.parse(text), target)
             if case.why_not() is None:
                 yield case
@@ -108,10 +110,13 @@ def main() -> None:
     parser.add_argument(
         "--kernel", action="append", choices=own_kernels(), help="only this one; may be repeated"
     )
+    parser.add_argument(
+        "--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated"
+    )
     options = parser.parse_args()
     target, gate = Target.named(torch.cuda.get_device_name()), Gate("cuda")
     failed = False
-    for case in cases(options.kernel or own_kernels(), target):
+    for case in cases(options.kernel or own_kernels(), target, options.workload or WORKLOADS):
         if languages.without_compiler([case.kernel], target.arch):
             continue
         reason = wrong(case, gate)

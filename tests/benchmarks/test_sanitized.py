@@ -20,3 +20,11 @@ def test_every_own_kernel_runs_some_and_every_workload_runs() -> None:
     assert {case.kernel.name for case in found} == set(names) >= {"attention_bwd_triton"}
     assert {str(case.workload) for case in found} == set(sanitized.WORKLOADS)
     assert not any(case.kernel.is_library for case in found)
+
+
+def test_one_workload_of_one_kernel() -> None:
+    text = next(text for text in sanitized.WORKLOADS if text.startswith("decode_b90"))
+    found = list(
+        sanitized.cases(["attention_decode_cuda_sm90"], Target.named("NVIDIA H200"), [text])
+    )
+    assert [str(case.workload) for case in found] == [text]
