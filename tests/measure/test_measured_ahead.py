@@ -63,17 +63,18 @@ class Asked(InProcess):
 
 @pytest.mark.usefixtures("device")
 def test_the_device_goes_on_while_the_caller_learns() -> None:
+    """It has a second config before the first one has ended, and two more after that."""
     objective = Asked(CASE, 1)
     with objective:
-        objective._pending.extend(map(compiled, (config(16), config(32), config(64))))
+        tiles = [16, 32, 64, 128]
+        objective._pending.extend(map(compiled, map(config, tiles)))
         first = objective.next()
         assert first is not None and first.config == config(16)
-        assert objective.begun == [16, 32] and objective.ended == [1]
+        assert objective.begun == [16, 32, 64] and objective.ended == [2]
         assert objective.is_ready(0.0)
-        second, third = objective.next(), objective.next()
-        assert second is not None and third is not None
-        assert (second.config, third.config) == (config(32), config(64))
-        assert objective.begun == [16, 32, 64] and not objective.is_ready(0.0)
+        rest = [objective.next() for _ in tiles[1:]]
+        assert [each and each.config for each in rest] == [config(tile) for tile in tiles[1:]]
+        assert objective.begun == tiles and not objective.is_ready(0.0)
 
 
 @pytest.mark.usefixtures("device")
@@ -82,14 +83,13 @@ def test_what_runs_ahead_is_waited_for_before_a_race_and_at_the_end() -> None:
     for settle in ("race", "exit", "settle"):
         objective = Asked(CASE, 1)
         with objective:
-            objective._pending.extend(map(compiled, (config(16), config(32))))
+            objective._pending.extend(map(compiled, map(config, (16, 32, 64))))
             objective.next()
             if settle == "race":
                 objective.race([], config(16))
             if settle == "settle":
-                last = objective.settle()
-                assert last is not None and (last.config, last.outcome) == (config(32), "ok")
-                assert objective.settle() is None
-        assert objective.begun == [16, 32]
-        waited = {"race": 3, "settle": 2, "exit": 1}  # what nobody shares is just ended
+                last = [objective.settle() for _ in range(3)]
+                assert [each and each.config for each in last] == [config(32), config(64), None]
+        assert objective.begun == [16, 32, 64]
+        waited = {"race": 4, "settle": 3, "exit": 1}  # what nobody shares is just ended
         assert len(objective.ended) == waited[settle]

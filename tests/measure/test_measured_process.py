@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.fake_device import Device
-from tests.support.predicted_case import CASE, CONFIG, FITS
+from tests.support.predicted_case import CASE, CONFIG, FITS, config
+from tunefa.compile.pool import Pending
 from tunefa.compile.workers import ProcessLost, Workers
 from tunefa.measure import measured
 from tunefa.measure.measured import LostProcess, Measured, _bench, _benches
@@ -86,6 +87,32 @@ def test_after_an_error_on_the_device_there_is_a_new_process(
         "ok", "crashed", "ok", "crashed", "crashed", "ok",
     ]  # fmt: skip
     assert [number for _, number in found] == [1, 1, 2, 2, 3, 4]
+
+
+def test_what_follows_a_config_that_breaks_the_device_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    """The process has two configs at a time, and the second one would find the device broken."""
+    judged: list[tuple[int, int]] = []
+    broken: set[int] = set()
+
+    def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        tile = arguments[0].config["BLOCK_M"]
+        judged.append((tile, process.number))
+        broken.update({process.number} if tile == 32 else ())
+        if process.number in broken:
+            return LostProcess("crashed", "an illegal memory access")
+        return replace(arguments[0], samples_us=(7.0,))
+
+    monkeypatch.setattr(measured, "run_in_process", run)
+    with Measured(CASE, 1, process) as objective:
+        for tile in (16, 32, 64, 128):
+            done: Any = Future()
+            done.set_result(("ok", FITS, 0.1, ""))
+            objective._pending.append(Pending(config(tile), done))
+        found = [objective.next() for _ in range(4)]
+    assert [each and each.outcome for each in found] == ["ok", "crashed", "ok", "ok"]
+    assert judged == [(16, 1), (32, 1), (64, 1), (64, 2), (128, 2)]
 
 
 def test_what_is_merely_wrong_keeps_the_process(

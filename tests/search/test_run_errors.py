@@ -56,11 +56,14 @@ def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> Non
 
 
 def test_what_ran_ahead_of_the_last_trial_is_kept(fake: type[Fake]) -> None:
-    last = Trial(KERNEL.default(WORKLOAD, SM90), "timeout", "it ran ahead")
-    fake.settle = lambda self: last  # type: ignore[method-assign]
+    default = KERNEL.default(WORKLOAD, SM90)
+    ahead = [Trial({**default, "BLOCK_M": tile}, "timeout", "it ran ahead") for tile in (16, 32)]
+    left = list(ahead)
+    fake.settle = lambda self: left.pop(0) if left else None  # type: ignore[method-assign]
     result = search.search(request(budget=Budget(trials=5), strategy="random"), user_store())
-    assert last in [each.trial for each in result.finished]
-    assert last in [trial for _, trial in journal.read(result.journal)]
+    for last in ahead:
+        assert last in [each.trial for each in result.finished]
+        assert last in [trial for _, trial in journal.read(result.journal)]
 
 
 def test_ctrl_c_keeps_the_best_so_far(fake: type[Fake]) -> None:

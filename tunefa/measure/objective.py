@@ -57,9 +57,8 @@ class Objective(Protocol):
         """Returns whether `next` needs to wait for no compiler; waits up to `wait_s` seconds."""
 
     def settle(self) -> Trial | None:
-        """Waits for what runs on the device ahead of `next`; returns its trial, if there is one.
-
-        Nothing of this objective runs on the device then.
+        """Waits for what runs on the device ahead of `next`; returns its first trial, if there is
+        one. Nothing of this objective runs on the device once it has returned None.
         """
 
     def race(

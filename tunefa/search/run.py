@@ -142,7 +142,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
                 strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
-    if (last := objective.settle()) is not None:
+    while (last := objective.settle()) is not None:
         state.keep(part.name, last)
     state.gave_way |= stopping.gave_way or share.is_over
     if stopping.lost or (part.behind and stopping.behind):
