@@ -266,3 +266,15 @@ def test_no_compiler_runs_beside_a_race(
             time.sleep(0.05)
         assert objective.race([], None) == Raced([])
     assert running == [[]]
+
+
+def test_a_config_that_is_timed_again_keeps_its_samples(
+    measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = measured.judge(Trial(CONFIG, "ok", resources=FITS))
+    monkeypatch.setattr(FakeStopwatch, "first_us", 12.0)
+    again = measured.retime(trial)
+    assert again is not None and again.error == trial.error
+    assert again.samples_us == (10.0,) * 5 + (12.0,) * 5
+    device.faults[CONFIG["BLOCK_M"]] = RuntimeError("an illegal memory access")
+    assert measured.retime(trial) is None

@@ -271,3 +271,16 @@ def test_the_gpu_is_free_while_nobody_has_it() -> None:
         assert gpu_turns.free_s == before > 0.0
     time.sleep(0.005)
     assert gpu_turns.free_s > before
+
+
+def test_others_would_borrow_the_gpu_if_a_config_of_theirs_is_compiled() -> None:
+    made = Turns()
+    own, other = made.new("own", 2.0), made.new("other", 1.0)
+    own.may_try = own.is_ready = True
+    assert not own.has_borrowers and other.has_borrowers
+    other.may_try = True
+    assert own.has_borrowers
+    other.may_try, other.is_ready = False, True
+    assert own.has_borrowers
+    other.end()
+    assert not own.has_borrowers

@@ -149,6 +149,36 @@ def test_nothing_is_compiled_for_a_search_that_will_be_over(
     assert not without.is_too_late(StoppingRule().resumed(slow), clock.now)
 
 
+class Idle(Lends):
+    """No other search has a config to try until `from_s` of the clock."""
+
+    from_s = math.inf
+
+    @property
+    def has_borrowers(self) -> bool:
+        return self.clock.now >= self.from_s
+
+
+@pytest.mark.parametrize("from_s", [2.0, math.inf])
+def test_a_search_that_waits_uses_the_gpu_unless_others_do(clock: Clock, from_s: float) -> None:
+    turn, used, start = Idle(clock), list[float](), clock.now
+    turn.from_s = start + from_s
+
+    def meanwhile() -> bool:
+        used.append(clock.now - start)
+        clock.sleep(0.1)
+        return len(used) < 30
+
+    asked: Any = turn
+    share = Share(Budget(seconds=10.0), 1.0, 0, 0.0, turn=asked, meanwhile=meanwhile)
+    stopping = StoppingRule().resumed([FOUND])
+    assert list(loop.trials(Never(), Slow(clock), share, stopping)) == []
+    assert used and used == sorted(used) and used[-1] < from_s
+    assert turn.lent_at and turn.lent_at[0] - start >= min(from_s, 3.0)
+    if math.isinf(from_s):
+        assert len(used) >= 30, "it goes on to lend where nothing is left to time"
+
+
 def test_a_search_that_shares_its_gpu_ends_when_the_race_must_begin(clock: Clock) -> None:
     own = Share(Budget(seconds=100.0), 1.0, 0, 80.0, turn=Turns().new("", 1.0))
     assert own.search_until() - clock.now == 20.0 and not own.is_over

@@ -8,6 +8,7 @@ never timed.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -58,6 +59,16 @@ class Bench:
         if trial.outcome != "ok":
             return trial
         return replace(trial, samples_us=self._screen(trial, best_us))
+
+    def retime(self, trial: Trial) -> Trial:
+        """Returns a trial that was judged with a few samples more."""
+        made = launches.prepared(self.case, trial.config, self._tensors)
+        launch = self._stopwatch.prepared(launches.timed(made, self._tensors))
+        more = screened(self._stopwatch, launch, math.inf)
+        trial = replace(trial, samples_us=(*trial.samples_us, *more))
+        if (runs := launches.what_runs(trial, made)) is not None:
+            self._timed[runs] = trial.samples_us
+        return trial
 
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.

@@ -115,6 +115,12 @@ class Measured(Predicted):
         """Returns a compiled trial with its prediction, its error and a few samples."""
         return self._ended(self._on_device(trial, limit_s))
 
+    def retime(self, trial: Trial) -> Trial | None:
+        """Returns a right trial with a few samples more; None if its process was lost. Nothing may
+        run on the device ahead of `next`."""
+        found = self._call("retime", (trial,), RUN_LIMIT_S)
+        return None if isinstance(found, LostProcess) else found
+
     def is_ready(self, wait_s: float) -> bool:
         """Returns whether a config in progress is compiled; waits up to `wait_s` seconds for
         one."""

@@ -122,6 +122,11 @@ class Turn:
         """Whether another search is ready for the GPU."""
         return self._turns.count("ready") > 0
 
+    @property
+    def has_borrowers(self) -> bool:
+        """Whether another search would borrow the GPU: a config of it is compiled."""
+        return self._turns.has_borrowers(self)
+
 
 class Turns:
     """The turns at one GPU."""
@@ -191,6 +196,11 @@ class Turns:
                 or ("preparing" in states and turn.is_choosing)
                 for turn in self._turns
             )
+
+    def has_borrowers(self, turn: Turn) -> bool:
+        """See `Turn.has_borrowers`."""
+        with self._changed:
+            return any(each.may_try or each.is_ready for each in self._turns if each is not turn)
 
     @property
     def searches(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefa.costmodel.ranking import rank_us
@@ -148,6 +148,9 @@ class Share:
     """The number of trials that a budget of trials allows at least: the default's."""
     turn: Turn | None = None
     """Its turn at the GPU, where other searches wait for theirs."""
+    meanwhile: Callable[[], bool] | None = None
+    """Uses the GPU for a moment while the search waits for a compiler, and no other search would
+    use it. Returns False where it has nothing to do."""
 
     @property
     def deadline(self) -> float:
@@ -215,7 +218,7 @@ class Share:
         if self.turn is None or not right:
             return False
         until = time.monotonic() + left_s
-        while not _is_ready(evaluator, self.turn, until - time.monotonic()):
+        while not self._is_ready(evaluator, self.turn, until - time.monotonic()):
             left_s = until - time.monotonic()
             if self.turn.is_wanted or (stopping.found_any and 0.0 < left_s < _LENDS_S):
                 return True
@@ -223,17 +226,18 @@ class Share:
                 break
         return False
 
-
-def _is_ready(evaluator: Objective, turn: Turn, left_s: float) -> bool:
-    """Whether a config in progress is compiled. Waits for one, for `left_s` seconds at most, and
-    lends the GPU meanwhile if there is time for it."""
-    if evaluator.is_ready(0.0):
-        return True
-    wait_s = min(_PATIENCE_S, max(0.0, left_s))
-    if left_s < _LENDS_S:
-        return evaluator.is_ready(min(wait_s, _LAST_S))
-    with turn.lent():
-        return evaluator.is_ready(wait_s)
+    def _is_ready(self, evaluator: Objective, turn: Turn, left_s: float) -> bool:
+        """Whether a config in progress is compiled. Waits for one, for `left_s` seconds at most. If
+        there is time for it, it uses the GPU meanwhile, or lends it."""
+        if evaluator.is_ready(0.0):
+            return True
+        wait_s = min(_PATIENCE_S, max(0.0, left_s))
+        if left_s < _LENDS_S:
+            return evaluator.is_ready(min(wait_s, _LAST_S))
+        if self.meanwhile is not None and not turn.has_borrowers and self.meanwhile():
+            return evaluator.is_ready(0.0)
+        with turn.lent():
+            return evaluator.is_ready(wait_s)
 
 
 def patience(objective: ObjectiveKind) -> int:

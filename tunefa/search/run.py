@@ -31,6 +31,7 @@ from tunefa.search import (
     proposer,
     race_time,
     resume,
+    retiming,
     study,
 )
 from tunefa.search.parts import Part
@@ -130,7 +131,8 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
     reserve_s = parts.reserve_s(state, part, objective.reserve_s, race_time.FINALISTS)
-    share = loop.Share(request.budget, part.share, started, reserve_s, least, state.turn)
+    meanwhile = retiming.of(state, part, objective)
+    share = loop.Share(request.budget, part.share, started, reserve_s, least, state.turn, meanwhile)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
         state.report_progress(part.name)
