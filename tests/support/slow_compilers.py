@@ -96,13 +96,20 @@ def load_device(*modules: str) -> None:
 
 def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """Runs in the bench's process, in place of its methods."""
-    methods: dict[str, Any] = {"judge": _judge, "race": _race, "race_kernels": _race_kernels}
+    methods: dict[str, Any] = {
+        "judge": _judge, "retime": _retime, "race": _race, "race_kernels": _race_kernels,
+    }  # fmt: skip
     return methods[method](*arguments)
 
 
 def _judge(trial: Trial, best_us: float) -> Trial:
     time.sleep(JUDGE_S)
     return replace(trial, error=1e-4, samples_us=(_us(trial.config),) * 5)
+
+
+def _retime(trial: Trial) -> Trial:
+    time.sleep(JUDGE_S)
+    return replace(trial, samples_us=trial.samples_us + (_us(trial.config),) * 5)
 
 
 def _race(trials: list[Trial], default: Config | None, until: float) -> Raced:
