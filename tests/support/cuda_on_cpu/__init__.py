@@ -133,7 +133,7 @@ class OnCpu:
         self._launch(spec, tensors)
 
     def _launch(self, spec: LaunchSpec, tensors: list[Tensor]) -> None:
-        if self.preprocess or self.postprocess:
+        if spec.has_scratch(self.preprocess is None and self.postprocess is None):
             tensors += new_scratch(spec.scratch(tensors), tensors[0])
         if self.preprocess is not None:
             self.preprocess.launch(spec.preprocess_arguments, tensors)
