@@ -67,9 +67,11 @@ class Mode(enum.IntFlag):
     LATE_READS = 4
     LAST_LOAD_FIRST = 8
     LANES_APART = 16
+    STOPS = 32
 
 
-MODES = tuple(map(Mode, range(32)))
+MODES = tuple(map(Mode, range(Mode.STOPS)))
+"""All modes of CTAs that do not stop: only several resident ones need to."""
 
 
 class Program:
