@@ -80,6 +80,9 @@
 #ifndef TREE_DEPTH
 #define TREE_DEPTH 5
 #endif
+#ifndef LAST_CTA_COMBINES
+#define LAST_CTA_COMBINES 0
+#endif
 
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0, "TMA copies 128 bytes of a row");
 static_assert(BLOCK_N % (16 * num_warps) == 0 && BLOCK_N % 32 == 0 && BLOCK_M % 8 == 0,
@@ -133,6 +136,10 @@ typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 #else
 #include "cuda/decode_queries.cuh"
 #include "cuda/decode_pipeline.cuh"
+#if LAST_CTA_COMBINES  // else NVRTC would order the kernel's instructions differently
+#include "cuda/decode_arrivals.cuh"
+#include "cuda/decode_combine.cuh"
+#endif
 
 // search_spaces/attention_decode_cuda_sm90.yaml lays out the shared memory.
 static_assert(STAGES_OFFSET % 1024 == 0 && STAGES_BYTES % 1024 == 0, "a swizzle begins at 1 KiB");
@@ -275,6 +282,32 @@ struct Outputs {
     }
 };
 
+#if LAST_CTA_COMBINES
+// Combines the splits of a KV head if this CTA has written the last one of them. All warps that compute
+// take part; each has a row at a time.
+DEVICE void combine_if_last(const Outputs& outputs, const Exchange<Shape>& exchange,
+                            const Split& split, const Sizes& sizes) {
+    if (split.splits == 1) return;
+    exchange.sync();  // all of them have written
+    bool is_last = false;
+    if (threadIdx.x == 0) {
+        SplitArrivals* arrivals = arrivals_of_splits(sizes, outputs.ends, split);
+        is_last = arrivals->arrive() == split.splits - 1;
+        if (is_last) arrivals->end();
+    }
+    if (!exchange.from_first(is_last)) return;
+    const Combined combined = {outputs.out, outputs.lse, outputs.sinks, outputs.v_descale,
+                               outputs.strides};
+    for (int i = threadIdx.x / 32; i < GROUP * sizes.seqlen_q; i += num_warps) {
+        const Row row(sizes, split, i);
+        const long long kept = (long long)row.number * sizes.splits_kept;
+        combined.write(sum_of_splits(outputs.partial, outputs.ends, kept, 0, row.splits), sizes, row);
+    }
+}
+#else
+DEVICE void combine_if_last(const Outputs&, const Exchange<Shape>&, const Split&, const Sizes&) {}
+#endif
+
 // Attends the rows to the leaves of a split, the first block of which is in the reader's stage.
 DEVICE void attend_split(QueryRows& rows, Reader& reader, const Exchange<Shape>& exchange,
                          const Split& split, const Sizes& sizes, const float* k_descale, u32 nodes) {
@@ -355,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
         attend_split(rows, reader, exchange, split, sizes, k_descale,
                      smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
         outputs.write(rows, split, sizes);
+        combine_if_last(outputs, exchange, split, sizes);
     }
 }
 #endif

@@ -28,6 +28,8 @@ What each parameter trades:
     MOST_LEAVES       leaves of a sequence: a longer sequence has longer leaves
     TREE_DEPTH        a split has at most 2^TREE_DEPTH leaves; a warp keeps TREE_DEPTH nodes
     SPLIT_COST        what a split is taken to cost beside its keys, in keys
+    LAST_CTA_COMBINES whether the CTA that writes the last split of a KV head combines them, and no
+                      second kernel
 """
 
 import ctypes
@@ -49,15 +51,15 @@ _COMBINING_CTAS = 2
 _MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
 """Splits of a sequence that have memory, and bytes of all; more only where a sequence must have
 more splits."""
-
-
-_COUNTER_ROWS = 2
-"""Rows of ends, each of 8 bytes or more, for the counter of splits behind the others (SplitCounter
-in cuda/decode_counter.cuh has 16 bytes)."""
+SCRATCH_ALONE = True
+"""Splits need memory also where there is no second kernel."""
+_COUNTER_WORDS = 2
+"""Numbers of 8 bytes behind the ends of splits: those of SplitCounter in cuda/decode_counter.cuh.
+Where the last CTA combines, SplitArrivals of each KV head of a sequence follow."""
 
 _COMPILED = (
     *("BLOCK_N", "num_warps", "num_stages", "COPIES_IN_FLIGHT", "CTAS_PER_SM"),
-    *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH"),
+    *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH", "LAST_CTA_COMBINES"),
 )
 """The parameters that the kernel is compiled for."""
 
@@ -120,7 +122,9 @@ def variant(workload, config, aligned=True):
 
 
 def postprocess(workload, config):
-    """The variant of the kernel that combines the splits of a row."""
+    """The variant of the kernel that combines the splits of a row; None where there is none."""
+    if config["LAST_CTA_COMBINES"]:
+        return None
     return {
         "function": "combine_splits",
         "defines": _defines(workload, config) | {"COMBINE_SPLITS": 1},
@@ -141,7 +145,8 @@ def scratch(tensors, spec):
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
     splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))
-    ends = rows + _COUNTER_ROWS, splits, 2
+    words = _COUNTER_WORDS + config["LAST_CTA_COMBINES"] * workload.batch * workload.heads_kv
+    ends = rows + ceil_div(words, splits), splits, 2
     return ((rows, splits, workload.head_dim_v), torch.float32), (ends, torch.float32)
 
 

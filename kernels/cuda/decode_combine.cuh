@@ -1,5 +1,6 @@
-// The second kernel of attention_decode_cuda_sm90: it combines the splits of one query row, as a
-// binary tree. The file that includes this defines the macros.
+// How attention_decode_cuda_sm90 combines the splits of a query row, as a binary tree: in a second
+// kernel, or in the CTA that writes the last of them (cuda/decode_arrivals.cuh). The file that includes
+// this defines the macros.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
@@ -113,6 +114,15 @@ DEVICE int most_splits(const Sizes& sizes, const Lengths& lengths, int height) {
 struct Row {
     int number, query, head, sequence, splits;
 
+    // Row i of the GROUP * seqlen_q rows of a split's KV head.
+    DEVICE Row(const Sizes& sizes, const Split& split, int i)
+        : query(i / GROUP),
+          head(split.head_kv * GROUP + i % GROUP),
+          sequence(split.sequence),
+          splits(split.splits) {
+        number = (sequence * sizes.heads_kv * GROUP + head) * sizes.seqlen_q + query;
+    }
+
     DEVICE Row(const Sizes& sizes, const int* seqlens, int height, int number)
         : number(number), splits(1) {
         const int heads = sizes.heads_kv * GROUP;
@@ -145,6 +155,7 @@ struct Combined {
     }
 };
 
+#if COMBINE_SPLITS
 // A row with one split is written already. One with a few is combined by one warp, and one with
 // more by a whole CTA. What does not need the splits comes before the wait, while the first kernel
 // runs.
@@ -180,3 +191,4 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
         if (warp == 0) combined.write(sum, sizes, of_cta);
     }
 }
+#endif

@@ -16,6 +16,14 @@ struct Exchange {
 
     DEVICE void sync() const { named_barrier_sync(1, 32 * CONSUMER_WARPS); }
 
+    // Returns to all threads what the first one has. No thread may still have to read the sums of a
+    // block: a barrier comes before.
+    DEVICE u32 from_first(u32 x) const {
+        if (threadIdx.x == 0) st_shared(sums, x);
+        sync();
+        return ld_shared(sums);
+    }
+
     // The lane's part: a pair of numbers for each tile of rows.
     static DEVICE u32 part(u32 parts, int warp, int n) {
         return parts + 4 * (warp * ROWS + 8 * n + threadIdx.x % 4 * 2);

@@ -5,7 +5,8 @@
 // which there are at most MOST_LEAVES. What a leaf contributes to a row, and the order in which
 // contributions are added up, a binary tree over the leaves, depend on the sequence alone.
 // So a sequence gets the same bits whatever else is in the batch. A split is a node of that tree:
-// one CTA computes the leaves below it, and the second kernel the tree above all splits.
+// one CTA computes the leaves below it, and the second kernel, or the last CTA of a KV head, the tree
+// above all splits.
 // The height of splits may therefore follow the whole batch: high where there are many sequences,
 // so that little is written and read again, and low where there are few, so that all SMs work.
 #pragma once

@@ -2,7 +2,7 @@
 
 from tunefa.kernels.attention_decode_cuda_sm90 import (
     _COMBINING_CTAS,
-    _COUNTER_ROWS,
+    _COUNTER_WORDS,
     _MOST_SCRATCH_BYTES,
     _MOST_SPLITS,
     _inverse,
@@ -16,10 +16,12 @@ def resized_cache(workload, config, sms):
 
 
 class _Resized:
-    forms = "2qi4x2qi4x9i2I", "2qi4x9i2I"
-    """The strides of q and out, those of out alone, and the first sizes."""
-
     def __init__(self, workload, config, sms):
+        self._is_alone = bool(config["LAST_CTA_COMBINES"])
+        # The strides of q and out, those of out alone, and the first sizes.
+        self.forms = ("2qi4x2qi4x9i2I", "2qi4x9i2I")[: 2 - self._is_alone]
+        self._counts = workload.heads_kv * self._is_alone
+        """Counts of a sequence behind the counter of splits."""
         self._heads_kv, self._seqlen_q = workload.heads_kv, workload.seqlen_q
         self._rows, self._head_dim_v = workload.heads * workload.seqlen_q, workload.head_dim_v
         self._least, self._most = config["LEAF_KEYS"], config["MOST_LEAVES"]
@@ -38,6 +40,9 @@ class _Resized:
         sizes = batch, self._heads_kv, self._seqlen_q, keys, splits, table_row
         inverses = _inverse(ctas), self._inverse_heads_kv
         combining = *steps(out), *sizes, *self._constants, ctas, *inverses
-        launches = (ctas, (*steps(q), *combining)), (min(rows, self._most_combining), combining)
-        ends = rows + _COUNTER_ROWS, splits, 2
-        return ((rows, splits, self._head_dim_v), ends), launches
+        first = ctas, (*steps(q), *combining)
+        words = _COUNTER_WORDS + batch * self._counts
+        scratch = (rows, splits, self._head_dim_v), (rows + -(-words // splits), splits, 2)
+        if self._is_alone:
+            return scratch, (first,)
+        return scratch, (first, (min(rows, self._most_combining), combining))

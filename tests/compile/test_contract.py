@@ -35,6 +35,12 @@ def test_the_host_side_is_given_the_spec() -> None:
         assert function(tensors) == ([7], 16)
 
 
+@pytest.mark.parametrize(("said", "alone"), [({}, False), ({"SCRATCH_ALONE": True}, True)])
+def test_a_kernel_alone_has_scratch_only_if_it_says_so(said: Any, alone: bool) -> None:
+    spec = LaunchSpec(case(**said), {}, 0.5)
+    assert spec.has_scratch(is_alone=False) and spec.has_scratch(is_alone=True) is alone
+
+
 def test_resources_are_read_when_asked_for_and_once() -> None:
     read: list[int] = []
 

@@ -50,8 +50,10 @@ def cases() -> Iterator[Any]:
 
 
 def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[dict[str, Any]]:
-    """The defaults, and some others."""
-    found = [each.config for each in kernel.space.defaults]
+    """The defaults, one that starts no second kernel if there is one, and some others."""
+    found = [dict(each.config) for each in kernel.space.defaults]
+    if "LAST_CTA_COMBINES" in kernel.space.default(first, SM90.arch):
+        found.append(kernel.space.default(first, SM90.arch) | {"LAST_CTA_COMBINES": 1})
     feasible = kernel.space.feasible(first, SM90.arch).configs
     found += [dict(each) for each in chance.sample(list(feasible), min(4, len(feasible)))]
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)
@@ -122,10 +124,10 @@ def test_numbers_are_the_arguments_of_the_host_side(kernel: Kernel, first: Workl
             shapes, launches = sized(sizes)
             assert scratch == tuple((shape, torch.float32) for shape in shapes), w
             tensors += [torch.empty(shape, device="meta") for shape in shapes]
-            expected = (
-                found.arguments(tensors, spec),
-                found.postprocess_arguments(tensors, spec),
-            )
+            expected = [found.arguments(tensors, spec)]
+            if found.postprocess(w, config) is not None:
+                expected.append(found.postprocess_arguments(tensors, spec))
+            assert spec.has_scratch(is_alone=len(expected) == 1)
             for (ctas, numbers), form, (grid, arguments) in zip(
                 launches, sized.forms, expected, strict=True
             ):

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tunefa.costmodel import decode as model
+from tunefa.costmodel import latency
 from tunefa.costmodel.gpu import Prediction
 from tunefa.costmodel.roofline import roofline
 from tunefa.spec import arch_catalog as archs
-from tunefa.spec.target import Target
+from tunefa.spec.target import Case, Target
 from tunefa.spec.tiling import DecodeTiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload
@@ -22,7 +23,7 @@ H200 = SM90.device("h200")
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=128, warps=4, copying_warps=0, blocks_ahead=4,
     copied_by_threads=False, by_wgmma=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
-    max_splits=128, heights=1,
+    max_splits=128, heights=1, last_cta_combines=False,
 )  # fmt: skip
 NEEDED = Resources(65536, 128, 0, 0)
 LARGE, LONG, SHORT = (
@@ -75,6 +76,53 @@ def test_splits_are_combined_by_a_second_launch() -> None:
     assert predict(LONG).beside_us == pytest.approx(model.COMBINE_US + 4 * numbers / 4.8e6)
     a100 = model.predict(LONG, SM80, SM80.device(), TILING, NEEDED)
     assert a100.beside_us > model.PLAIN_COMBINE_US > model.COMBINE_US
+
+
+def test_the_last_cta_saves_a_launch_and_waits_for_what_it_reads() -> None:
+    """16 splits of 8 rows: 4 warps have two rows each, in two trips each."""
+    workload = Workload.parse("decode_b1_h8_kv1_k8k")
+    last: dict[str, Any] = {"last_cta_combines": True}
+    usual, made = predict(workload, max_splits=16), predict(workload, max_splits=16, **last)
+    trips_us, saved_us = 4 * model.ROUND_TRIP_US, model.SECOND_LAUNCH_US
+    assert made.beside_us == pytest.approx(model.ARRIVAL_US + trips_us - saved_us)
+    apart = usual.beside_us - made.beside_us
+    assert usual.time_us - made.time_us == pytest.approx(apart)
+    assert predict(SHORT, **last).beside_us == -saved_us
+    assert predict(SHORT).time_us - predict(SHORT, **last).time_us == pytest.approx(saved_us)
+
+
+def test_the_last_cta_does_not_change_how_many_splits_there_are() -> None:
+    """Three lengths keep all SMs at work, and the kernel takes the shortest."""
+    workload = Workload.parse("decode_b1_h8_kv1_k64k")
+    made = predict(workload, heights=3, last_cta_combines=True)
+    trips_us, saved_us = 2 * 16 * model.ROUND_TRIP_US, model.SECOND_LAUNCH_US
+    assert made.beside_us == pytest.approx(model.ARRIVAL_US + trips_us - saved_us)
+
+
+MEASURED = {
+    "b16_h32_kv8_k1024": (24.5, 24.0),
+    "b128_h32_kv8_k1024": (176.1, 175.5),
+    "b1_h32_kv8_k1024": (5.30, 5.19),
+    "b1_h32_kv4_k1024": (4.51, 5.68),
+    "b1_h32_kv8_k4096": (8.41, 9.26),
+    "b1_h32_kv8_k32768": (46.4, 47.1),
+    "b1_h32_kv4_k131072": (90.1, 95.3),
+    "b16_h32_kv32_k16384": (1372, 1371),
+}
+"""us on an H100 with a second launch, and where the last CTA combines."""
+
+
+@pytest.mark.parametrize("text", MEASURED)
+def test_the_faster_form_is_the_one_that_was_measured_so(text: str) -> None:
+    case = Case.from_names("attention_decode_cuda_sm90", f"decode_{text}_d128_bf16", "h100")
+    resources = Resources(144272, 148, 0, 0)
+    usual, last = (
+        latency.of(case).predict(case, case.default() | {"LAST_CTA_COMBINES": each}, resources)
+        for each in (0, 1)
+    )
+    second_us, last_us = MEASURED[text]
+    assert (last.time_us < usual.time_us) is (last_us < second_us)
+    assert last.time_us - usual.time_us == pytest.approx(last_us - second_us, abs=0.7)
 
 
 def test_what_does_not_fit_has_no_time() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support import other_defaults
 from tests.support.random_problems import check_random
+from tunefa.runtime import process
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import PyTorchCachePlan
+from tunefa.runtime.process import Runtime
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
 
@@ -67,6 +71,26 @@ test_decode_libraries_gpu.py."""
 )
 def test_random_problems_are_right(name: str) -> None:
     check_random(kernels.load(name), workloads())
+
+
+LAST = other_defaults.changed("attention_decode_cuda_sm90", LAST_CTA_COMBINES=1)
+"""The kernel where the last CTA of a KV head combines its splits."""
+
+
+def test_random_problems_are_right_where_the_last_cta_combines() -> None:
+    check_random(LAST, itertools.islice(workloads(), 0, None, 4))
+
+
+@pytest.fixture
+def last_cta(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns what makes the later calls of a test run `LAST`, where its kernel serves them."""
+
+    def begin() -> None:
+        made = Runtime()
+        made.planner.kernels = other_defaults.among_usable(LAST)
+        monkeypatch.setattr(process, "_RUNTIME", made)
+
+    return begin
 
 
 def cache(
@@ -129,7 +153,9 @@ def test_empty_sequences_and_single_keys(page_size: int | None) -> None:
 
 
 @pytest.mark.parametrize("page_size", [None, 1, 16])
-def test_a_sequence_has_the_same_bits_in_every_batch(page_size: int | None) -> None:
+def test_a_sequence_has_the_same_bits_in_every_batch(
+    last_cta: Callable[[], None], page_size: int | None
+) -> None:
     chance = random.Random(1)
     lengths = [5000, *(chance.randint(0, 6000) for _ in range(126)), 4097]
     tensors = cache(lengths, page_size)
@@ -139,9 +165,19 @@ def test_a_sequence_has_the_same_bits_in_every_batch(page_size: int | None) -> N
         assert torch.equal(run(of_sequences(tensors, chosen)), together[first:last])
     turned = torch.arange(127, -1, -1, device="cuda")
     assert torch.equal(run(of_sequences(tensors, turned)), together[turned])
+    last_cta()
+    for first, last in ((0, 128), (0, 1), (127, 128), (60, 128), (0, 3)):
+        chosen = torch.arange(first, last, device="cuda")
+        for _ in range(3):  # the counts are what the call before has left
+            assert torch.equal(run(of_sequences(tensors, chosen)), together[first:last])
 
 
-def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_graph_is_replayed_with_other_lengths_pages_and_rows(
+    last_cta: Callable[[], None], last: int
+) -> None:
+    if last:
+        last_cta()
     tensors = cache([900, 17, 400, 1], room=1024)
     out = torch.empty_like(tensors.q)
     run(tensors, out=out)  # what is captured is prepared before
@@ -190,8 +226,6 @@ def test_new_keys_are_appended_on_the_device() -> None:
 
 
 def test_ten_thousand_lengths_make_one_plan() -> None:
-    from tunefa.runtime import process
-
     tensors = cache([100, 200])
     run(tensors)
     plans = len(process.current().caches.plans)

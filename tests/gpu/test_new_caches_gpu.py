@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support import other_defaults
 from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime import few_queries
 from tunefa.runtime.call import Options, Tensors
@@ -160,8 +161,17 @@ def in_pytorch(given: CacheTensors, options: CacheOptions) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_results_of_other_caches_are_those_of_plans_made_anew(fresh: Runtime, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [*((name, 0) for name in FAMILIES), ("contiguous", 1), ("small pages, sinks", 1)],
+)
+def test_results_of_other_caches_are_those_of_plans_made_anew(
+    fresh: Runtime, name: str, last: int
+) -> None:
+    """`last`: the last CTA of a KV head combines its splits, where the kernel for sm90 runs."""
+    if last:
+        kernel = other_defaults.changed("attention_decode_cuda_sm90", LAST_CTA_COMBINES=1)
+        fresh.planner.kernels = other_defaults.among_usable(kernel)
     calls, chance, quick = FAMILIES[name], random.Random(name), 0
     torch.manual_seed(0)
     for number in range(CALLS):

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import cuda_on_cpu
+from tests.support import cuda_on_cpu, kept_memory
 from tests.support.cuda_on_cpu import Mode
+from tests.support.kept_memory import KeptMemory, without
 from tunefa.measure import ops
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -22,36 +23,14 @@ pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++"
 WORKLOAD = Workload.parse("decode_b5_h4_kv2_q1_k700_d64_bf16_varlen")
 CONFIG = {"BLOCK_N": 32, "num_warps": 1, "num_stages": 3, "COPIES_IN_FLIGHT": 2,
           "CTAS_PER_SM": 4, "LEAF_KEYS": 32, "MOST_LEAVES": 64, "TREE_DEPTH": 3,
-          "SPLIT_COST": 32}  # fmt: skip
+          "SPLIT_COST": 32, "LAST_CTA_COMBINES": 0}  # fmt: skip
 ONE_SM, MANY_SMS = 1, 132
 """Four CTAs for dozens of splits, or one, and a CTA for each."""
 
 
-class Memory:
-    """Stands in for `new_scratch`: calls of one number of SMs get the same memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[Any, list[torch.Tensor]] = {}
-
-    def __call__(self, shapes: Any, like: torch.Tensor) -> list[torch.Tensor]:
-        key = str(shapes)
-        if key not in self.kept:
-            self.kept[key] = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
-        return self.kept[key]
-
-    def fill(self, byte: int) -> None:
-        for tensor in (each for tensors in self.kept.values() for each in tensors):
-            tensor.view(torch.uint8).fill_(byte)
-
-    def forget_rows(self) -> None:
-        """Overwrites the rows of splits, so that a call must write them anew."""
-        for rows, _ in self.kept.values():
-            rows.fill_(torch.nan)
-
-
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    made = Memory()
+def memory(monkeypatch: pytest.MonkeyPatch) -> KeptMemory:
+    made = KeptMemory()
     monkeypatch.setattr(cuda_on_cpu, "new_scratch", made)
     return made
 
@@ -64,21 +43,13 @@ def tensors() -> tuple[Any, ...]:
 
 def outputs(run: cuda_on_cpu.OnCpu, tensors: tuple[Any, ...], sms: int) -> list[torch.Tensor]:
     """Returns the outputs of a call. CTAs and lanes run in another order than they have numbers."""
-    for output in tensors[3:5]:
-        output.fill_(torch.nan)
-    run(tensors, WORKLOAD, Mode.LAST_WARP_FIRST | Mode.LATE_LOADS, sms)
-    return [output.clone() for output in tensors[3:5]]
-
-
-def without(statement: str, source: str) -> str:
-    """Leaves out a statement of a kernel."""
-    assert statement in source
-    return source.replace(statement, ";")
+    mode = Mode.LAST_WARP_FIRST | Mode.LATE_LOADS
+    return kept_memory.outputs(run, tensors, WORKLOAD, mode, sms)
 
 
 @pytest.mark.parametrize(("resident", "ctas"), [(1, 4), (3, 4), (1, 1)])
 def test_each_split_is_taken_once_whatever_the_memory_holds(
-    memory: Memory, tensors: tuple[Any, ...], resident: int, ctas: int, tmp_path: Path
+    memory: KeptMemory, tensors: tuple[Any, ...], resident: int, ctas: int, tmp_path: Path
 ) -> None:
     config = CONFIG | {"CTAS_PER_SM": ctas}
     run = replace(cuda_on_cpu.compiled(KERNEL, WORKLOAD, config, tmp_path), resident=resident)
@@ -90,6 +61,7 @@ def test_each_split_is_taken_once_whatever_the_memory_holds(
         if byte is not None:
             memory.fill(byte)
         assert all(map(torch.equal, outputs(run, tensors, ONE_SM), wanted)), byte
+    assert memory.is_intact()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +69,7 @@ def test_each_split_is_taken_once_whatever_the_memory_holds(
     ["if (!has_begun) counter->begin();", "counter_of_splits(sizes, ends)->end();"],
 )
 def test_the_counter_must_begin_and_end(
-    memory: Memory, tensors: tuple[Any, ...], statement: str, tmp_path: Path
+    memory: KeptMemory, tensors: tuple[Any, ...], statement: str, tmp_path: Path
 ) -> None:
     """Otherwise a call goes on counting where the memory, or the call before, left off."""
     change = partial(without, statement)

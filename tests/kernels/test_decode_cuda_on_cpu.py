@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++"
 
 SMALL = {"BLOCK_N": 32, "num_warps": 2, "num_stages": 3, "COPIES_IN_FLIGHT": 2,
          "CTAS_PER_SM": 2, "LEAF_KEYS": 32, "MOST_LEAVES": 64, "TREE_DEPTH": 3,
-         "SPLIT_COST": 32}  # fmt: skip
+         "SPLIT_COST": 32, "LAST_CTA_COMBINES": 0}  # fmt: skip
 CASES: list[tuple[str, dict[str, int]]] = [
     ("b3_h8_kv2_q1_k900_d128_bf16", {}),
     ("b2_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 64, "LEAF_KEYS": 64}),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.support.cache_families import CacheCalls, made_anew
 from tests.support.hopper_on_cpu import hopper, seen
+from tests.support.other_defaults import changed
 from tests.support.resizable_launch import start
 from tunefa.compile.languages import cuda as language
 from tunefa.compile.launch.steps import Steps
@@ -23,6 +24,15 @@ from tunefa.runtime.resized_cache import CacheLaunches, ResizedCachePlan, sized
 
 CUDA = "attention_decode_cuda_sm90"
 CALLS = CacheCalls(page_size=64, sinks=True)
+both = pytest.mark.parametrize("launches", [2, 1], ids=["a second kernel", "the last CTA"])
+"""What combines splits, and how many launches a call has."""
+
+
+def combining(monkeypatch: pytest.MonkeyPatch, launches: int) -> tuple[Runtime, Any]:
+    """A runtime whose calls have so many launches, and its driver."""
+    runtime, cuda = hopper(monkeypatch, CUDA)
+    runtime.planner.kernels = (changed(CUDA, LAST_CTA_COMBINES=2 - launches),)
+    return runtime, cuda
 
 
 def plans(runtime: Runtime, count: int, seed: int = 0) -> list[tuple[Any, CacheTensors]]:
@@ -46,24 +56,27 @@ def given_to_kernels(plan: ResizedCachePlan, given: CacheTensors) -> tuple[list[
     return [q, k, v, out, lse, *others, *scratch], steps
 
 
+@both
 def test_the_driver_gets_what_launches_of_these_sizes_give_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, launches: int
 ) -> None:
-    runtime, cuda = hopper(monkeypatch, CUDA)
+    runtime, cuda = combining(monkeypatch, launches)
     for plan, given in plans(runtime, 30):
         tensors, steps = given_to_kernels(plan, given)
         addresses = [*map(Tensor.data_ptr, tensors)]
-        ours: Any = plan._launches.first, plan._launches.second
+        ours: Any = plan._owner.launches.launches
         theirs: Any = steps.launches
-        _, resizings = sized(plan._launches.lengths, plan._sizes)
+        _, resizings = sized(plan._owner.launches.lengths, plan._sizes)
+        assert len(ours) == launches
         for launch, resizing, own in zip(ours, resizings, theirs, strict=True):
             sizes = [each.size for each in own.parameters]
             expected = seen(cuda, sizes, partial(own, *tensors))
             assert seen(cuda, sizes, partial(start, launch, resizing, addresses)) == expected
 
 
-def test_a_call_starts_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, cuda = hopper(monkeypatch, CUDA)
+@both
+def test_a_call_starts_its_kernels(monkeypatch: pytest.MonkeyPatch, launches: int) -> None:
+    runtime, cuda = combining(monkeypatch, launches)
     ((plan, given),) = plans(runtime, 1)
     for number in range(SHARED_CALLS + 3):
         out, lse = plan.run(given, None, None)
@@ -71,21 +84,25 @@ def test_a_call_starts_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         assert out.shape == (batch, rows, heads, head_dim) and out.dtype == given.q.dtype
         assert lse.shape == (batch, heads, rows) and lse.dtype == torch.float32
         assert (plan._own is None) is (number < SHARED_CALLS)
-        assert len(cuda.started) == 2 * (number + 1)
+        assert len(cuda.started) == launches * (number + 1)
     kept = torch.empty_like(given.q)
     assert plan.run(given, None, kept)[0] is kept
 
 
-def test_a_graph_gets_launches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, cuda = hopper(monkeypatch, CUDA)
+@both
+def test_a_graph_gets_launches_of_its_own(monkeypatch: pytest.MonkeyPatch, launches: int) -> None:
+    runtime, cuda = combining(monkeypatch, launches)
     ((plan, given),) = plans(runtime, 1)
     cuda.capturing = True
     plan.run(given, None, None)
-    assert plan._own is not None and len(cuda.started) == 2
+    assert plan._own is not None and len(cuda.started) == launches
 
 
-def test_a_scale_is_prepared_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, _ = hopper(monkeypatch, CUDA)
+@both
+def test_a_scale_is_prepared_once_for_all_sizes(
+    monkeypatch: pytest.MonkeyPatch, launches: int
+) -> None:
+    runtime, _ = combining(monkeypatch, launches)
     prepared: list[float] = []
     prepare = language.prepare
 
@@ -137,6 +154,8 @@ def test_what_does_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     count = 5 + sum(each is not None for each in given[3:])
     assert CacheLaunches.of(lengths, launch, sizes, count) is not None
     assert CacheLaunches.of(lengths, launch.launches[0], sizes, count) is None
+    first_alone = Steps(launch.launches[:1], launch.scratch)
+    assert CacheLaunches.of(lengths, first_alone, sizes, count) is None
     for other in (sizes._replace(keys=9 * sizes.keys), sizes._replace(table_row=1)):
         assert CacheLaunches.of(lengths, launch, other, count) is None
 

@@ -122,6 +122,11 @@ class LaunchSpec:
         """Returns shapes and dtypes of the memory that the kernels of a call share."""
         return self.case.kernel.module.scratch(tensors, self)
 
+    def has_scratch(self, is_alone: bool) -> bool:
+        """Returns whether a call needs that memory: with a preprocess or a postprocess kernel it
+        does, and `is_alone`, without both, if the kernel's module has SCRATCH_ALONE = True."""
+        return not is_alone or getattr(self.case.kernel.module, "SCRATCH_ALONE", False) is True
+
 
 def variants(case: Case, config: Config, aligned: bool) -> dict[str, dict[str, Any]]:
     """Returns what is compiled for a config: the kernel's variant as "binary", then "preprocess"

@@ -10,7 +10,8 @@ Every key is read once, so the memory is the limit if enough bytes are on their 
              or with WGMMA the products at the peak rate, and `STEP_CYCLES` for each block
 
 The longest of them, the launch, and the start and end of each split that a CTA computes, one after
-the other, add up. A second launch reads what the splits have written. docs/model.md has the errors.
+the other, add up. A second launch reads what the splits have written, or the CTA that ends last
+does, with few loads on their way. docs/model.md has the errors.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ COMBINE_US = 1.0
 """Time of the second launch, which starts while the first one runs."""
 PLAIN_COMBINE_US = 3.5
 """The same where it does not."""
+# These three were set on 10 pairs of times of attention_decode_cuda_sm90 on an H100, with and
+# without LAST_CTA_COMBINES: docs/kernels.md.
+SECOND_LAUNCH_US = 0.5
+"""The part of `LAUNCH_US` that a second launch takes, which has nothing to combine: 0.5 of 24.5 us
+at b16 h32/8 k1024, 0.6 of 176 us at b128."""
+ARRIVAL_US = 0.7
+"""Time in which the last CTA finds out that it is the last."""
+ROUND_TRIP_US = 0.75
+"""Time in which a warp of that CTA reads `SPLITS_AT_ONCE` splits of a row and adds them up. Calls
+were 0.1 us faster than with a second launch at one round trip of each warp, 0.7 to 1.2 us slower at
+two, and 5.2 us slower at eight."""
+SPLITS_AT_ONCE = 8
 
 
 def predict(
@@ -70,7 +83,9 @@ def predict(
     keys = workload.rows_and_keys[1] // workload.batch
     chip = arch, device
     made = (_of_splits(workload, chip, tiling, fits, cut) for cut in tiling.splits(keys))
-    return min(made, key=lambda prediction: prediction.time_us)
+    # A kernel whose last CTA combines chooses splits as if that took no time; of equal ones, most.
+    left_out = float(tiling.last_cta_combines)
+    return min(made, key=lambda each: each.time_us - left_out * each.beside_us)
 
 
 def _of_splits(
@@ -81,7 +96,7 @@ def _of_splits(
     cut: tuple[int, int],
 ) -> Prediction:
     """The prediction for sequences that are cut into so many splits of so many keys."""
-    (arch, device), (splits, each) = chip, cut
+    (_, device), (splits, each) = chip, cut
     at_once = min(fits.blocks_per_sm, tiling.ctas_per_sm)
     row_tiles = ceil_div(workload.group * workload.seqlen_q, tiling.block_m)
     items = workload.batch * workload.heads_kv * row_tiles * splits
@@ -97,7 +112,7 @@ def _of_splits(
     hbm_us = workload.io_bytes / (device.hbm_bytes_per_s * HBM_SHARE) * 1e6
     parts = {"warps": compute_us, "latency": flight_us, "HBM": hbm_us}
     binding = max(parts, key=lambda part: parts[part])
-    beside_us = _combine_us(workload, device, splits, arch) if splits > 1 else 0.0
+    beside_us = _combine_us(workload, chip, tiling, splits)
     time_us = parts[binding] + LAUNCH_US + rounds * SPLIT_US / busy + beside_us
     return Prediction(
         time_us, binding, fits, pipes, steps, compute_us, 0.0, hbm_us, beside_us=beside_us
@@ -125,8 +140,18 @@ def cycles_of_block(workload: Workload, tiling: DecodeTiling) -> float:
     return (CYCLES_PER_KEY + copies) * size / tiling.warps + STEP_CYCLES
 
 
-def _combine_us(workload: Workload, device: Device, splits: int, arch: GpuArch) -> float:
-    """Time of the launch that combines splits."""
+def _combine_us(
+    workload: Workload, chip: tuple[GpuArch, Device], tiling: DecodeTiling, splits: int
+) -> float:
+    """Time in which a second launch, or the last CTA, combines splits. That of a launch which has
+    nothing to combine is part of `LAUNCH_US`; the last CTA saves it."""
+    (arch, device), saved_us = chip, SECOND_LAUNCH_US * tiling.last_cta_combines
+    if splits == 1:
+        return 0.0 - saved_us
+    if tiling.last_cta_combines:
+        rows_of_warp = ceil_div(workload.group * workload.seqlen_q, tiling.warps)
+        trips = rows_of_warp * ceil_div(splits, SPLITS_AT_ONCE)
+        return ARRIVAL_US + ROUND_TRIP_US * trips - saved_us
     rows = workload.batch * workload.heads * workload.seqlen_q
     moved = 4 * rows * splits * workload.head_dim_v
     starts = COMBINE_US if "tma" in arch.features else PLAIN_COMBINE_US

@@ -86,7 +86,8 @@ class Prediction:
     l2_us: float
     hbm_us: float
     beside_us: float = 0.0
-    """Time of the launches of the call before and after the main one, theirs included."""
+    """Time of the launches of the call before and after the main one, theirs included; below 0
+    where the model counts one with the main launch that is not there."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from tunefa.spec.rounding import round_up
 
 SCRATCH = 2
 """Tensors of memory for splits, which a call needs while it runs."""
+Starts = list[tuple[ResizableLaunch, Written]]
+"""The launches of a call, in their order, each with what it writes."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,8 @@ class CacheLaunches:
     """The launches of a config over a cache, for calls of all sizes of a family."""
 
     lengths: ResizedCache
-    first: ResizableLaunch
-    """Computes splits."""
-    second: ResizableLaunch
-    """Combines them."""
+    launches: tuple[ResizableLaunch, ...]
+    """The launch that computes splits, and the one that combines them, if there is one."""
 
     @classmethod
     def of(
@@ -52,29 +52,28 @@ class CacheLaunches:
             ResizableLaunch.of(each, tensors + SCRATCH, resizing, form)
             for each, resizing, form in zip(launch.launches, resizings, lengths.forms, strict=True)
         ]
-        first, second = found
-        return None if first is None or second is None else cls(lengths, first, second)
+        launches = tuple(each for each in found if each is not None)
+        return cls(lengths, launches) if len(launches) == len(found) else None
 
-    def written(self, sizes: CacheSizes) -> tuple[Shapes, tuple[Written, Written]]:
-        """Returns the shapes of the memory for splits, and what the launches write for a call of
-        these sizes."""
-        shapes, (first, second) = self.lengths(sizes)
-        tensors = sizes.tensors
-        return shapes, (self.first.written(*first, tensors), self.second.written(*second, tensors))
+    def written(self, sizes: CacheSizes) -> tuple[Shapes, Starts]:
+        """Returns the shapes of the memory for splits, and the launches with what they write for a
+        call of these sizes."""
+        shapes, resizings = self.lengths(sizes)
+        tensors, pairs = sizes.tensors, zip(self.launches, resizings, strict=True)
+        return shapes, [(launch, launch.written(*each, tensors)) for launch, each in pairs]
 
     def bound(self, sizes: CacheSizes) -> Steps:
         """Returns launches that are prepared for these sizes, which start sooner."""
         shapes, resizings = sized(self.lengths, sizes)
-        pairs = zip((self.first, self.second), resizings, strict=True)
+        pairs = zip(self.launches, resizings, strict=True)
         steps = [launch.bound(resizing) for launch, resizing in pairs]
         return Steps([each for each in steps if each is not None], _with_dtypes(shapes))
 
 
-def sized(lengths: ResizedCache, sizes: CacheSizes) -> tuple[Shapes, tuple[Resizing, Resizing]]:
+def sized(lengths: ResizedCache, sizes: CacheSizes) -> tuple[Shapes, tuple[Resizing, ...]]:
     """Returns the shapes of the memory for splits, and what the launches get for these sizes."""
-    shapes, (first, second) = lengths(sizes)
-    tensors = sizes.tensors
-    return shapes, (Resizing(*first, tensors), Resizing(*second, tensors))
+    shapes, found = lengths(sizes)
+    return shapes, tuple(Resizing(*each, sizes.tensors) for each in found)
 
 
 def _with_dtypes(shapes: Shapes) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
@@ -122,20 +121,19 @@ class ResizedCachePlan(Followed):
         "_calls",
         "_is_capturing",
         "_is_like_q",
-        "_launches",
         "_own",
         "_owner",
         "_shape",
         "_sizes",
-        "_written",
+        "_starts",
     )  # fmt: skip
     device_bytes = 0
 
     def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
         super().__init__(owner.growth)
-        self._owner, self._sizes, self._launches = owner, sizes, owner.launches
-        self._is_capturing = owner.launches.first.driver.is_capturing
-        shapes, self._written = self._launches.written(sizes)
+        self._owner, self._sizes = owner, sizes
+        shapes, self._starts = owner.launches.written(sizes)
+        self._is_capturing = owner.launches.launches[0].driver.is_capturing
         batch, heads, rows, columns, *_ = sizes.tensors[3]
         # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
         partial, rest = (
@@ -174,35 +172,33 @@ class ResizedCachePlan(Followed):
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
     ) -> Tensor:
         self._calls += 1
-        owner, launches, written, q = self._owner, self._launches, self._written, tensors[0]
+        owner, starts, q = self._owner, self._starts, tensors[0]
         if out is None:
             is_like = self._is_like_q and q.is_contiguous()
             out = torch.empty_like(q) if is_like else q.new_empty(self._shape)
         if scale is not None and scale != owner.default_scale:
-            launches = self._of_scale(scale, tensors, out, lse)
-            _, written = launches.written(self._sizes)
+            _, starts = self._of_scale(scale, tensors, out, lse).written(self._sizes)
         if torch._C._cuda_getDevice() == owner.device:
-            self._start(launches, written, tensors, (out, lse))
+            self._start(starts, tensors, (out, lse))
         else:
             with torch.cuda.device(owner.device):
-                self._start(launches, written, tensors, (out, lse))
+                self._start(starts, tensors, (out, lse))
         if self.then is not None:
             self.proceed()
         return out
 
     def _start(
-        self, launches: CacheLaunches, written: tuple[Written, Written], tensors: CacheTensors,
-        outputs: tuple[Tensor, Tensor | None],
-    ) -> None:  # fmt: skip
-        """Starts both kernels, on the current device."""
+        self, starts: Starts, tensors: CacheTensors, outputs: tuple[Tensor, Tensor | None]
+    ) -> None:
+        """Starts the kernels, on the current device."""
         (q, k, v, lengths, table, sinks, of_k, of_v), (out, lse) = tensors, outputs
         more: list[int] = []
         # Most calls have none of these.
         if not (table is None and sinks is None and of_k is None and of_v is None):
             given = table, sinks, of_k, of_v
             more = [each.data_ptr() for each in given if each is not None]
-        first, second, (partial, whole, size) = launches.first, launches.second, self._bytes
-        stream = first.driver.current_stream(self._owner.device)
+        partial, whole, size = self._bytes
+        stream = starts[0][0].driver.current_stream(self._owner.device)
         space = workspace(size, stream, q)
         with space.lock:
             at = space.at_least(size, q)
@@ -212,8 +208,8 @@ class ResizedCachePlan(Followed):
                 q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), of_lse,
                 lengths.data_ptr(), *more, at, at + partial,
             )  # fmt: skip
-            first.start(stream, written[0], addresses)
-            second.start(stream, written[1], addresses)
+            for launch, written in starts:
+                launch.start(stream, written, addresses)
 
     def _of_scale(
         self, scale: float, tensors: CacheTensors, out: Tensor, lse: Tensor | None

@@ -117,7 +117,7 @@ class DecodeTiling:
     """One config of attention over a cache for GPUs, as the cost model of it sees it.
 
     The keys of a sequence are split among CTAs, each of which attends all query rows of a KV head
-    to one split after the other; a second launch combines the splits.
+    to one split after the other; a second launch combines the splits, or the last CTA of each head.
     """
 
     block_m: int
@@ -149,6 +149,9 @@ class DecodeTiling:
     heights: int
     """How many lengths of splits there are, each twice the one before, of which the kernel takes
     the best for the batch; 1 where splits depend on their own sequence alone."""
+    last_cta_combines: bool
+    """Whether the CTA that computes the last split of a KV head combines them; if not, a second
+    launch does."""
 
     @property
     def threads(self) -> int:

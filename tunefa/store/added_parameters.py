@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 ADDED: Mapping[str, Mapping[str, Any]] = {
-    "attention_fwd_cuda_sm90": {"DEPENDENT_LAUNCH": 0, "FP16_PV": 0}
+    "attention_fwd_cuda_sm90": {"DEPENDENT_LAUNCH": 0, "FP16_PV": 0},
+    "attention_decode_cuda_sm90": {"LAST_CTA_COMBINES": 0},
 }
 """By kernel, the parameters and their values in earlier records: the first ones of the space."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tunefa.cli.reports import decode_arithmetic, step
+from tunefa.cli.reports import arithmetic, decode_arithmetic, step
 from tunefa.costmodel import latency
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import DecodeTiling
@@ -18,7 +18,7 @@ NEEDED = Resources(32768, 64, 0, 0)
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=64, warps=4, copying_warps=0, blocks_ahead=2,
     copied_by_threads=True, by_wgmma=False, max_registers=255, ctas_per_sm=2, min_split_keys=512,
-    max_splits=8, heights=1,
+    max_splits=8, heights=1, last_cta_combines=False,
 )  # fmt: skip
 KERNELS = [
     ("attention_decode_cuda_sm90", "sm90"),
@@ -73,3 +73,11 @@ def test_splits_that_follow_the_batch_are_all_named() -> None:
     config = {**case.default(), "LEAF_KEYS": 512, "TREE_DEPTH": 2}
     said = decode_arithmetic.size(case.workload, case.decode_tiling(config))
     assert said.endswith(": 16 x 512 or 8 x 1,024 or 4 x 2,048, the best for the batch")
+
+
+@pytest.mark.parametrize(("keys", "said"), [(128, "saved"), (8192, "are added")])
+def test_what_the_last_cta_saves_or_adds_is_told(keys: int, said: str) -> None:
+    case = Case.from_names("attention_decode_cuda_sm90", f"decode_k{keys}", "sm90")
+    found = latency.of(case).predict(case, case.default() | {"LAST_CTA_COMBINES": 1}, NEEDED)
+    us, text = arithmetic.time_lines(found, 1830.0, "")["beside"]
+    assert (us < 0) is (said == "saved") and said in text

@@ -25,6 +25,8 @@ ENTRY = Entry(device=0, function=1, grid=(1, 1, 1), threads=32, smem_bytes=0)
 class HostSide:
     """A kernel's file: what each of its functions was called with."""
 
+    SCRATCH_ALONE = False
+
     def __init__(self) -> None:
         self.sms: list[int] = []
 
@@ -88,6 +90,13 @@ def test_what_runs_last_shares_scratch_memory_too(module: HostSide) -> None:
     assert [binary for binary, _ in started] == ["first", "main", "last"]
     (_, before), _, (_, after) = started
     assert before[-1] is after[-1]
+
+
+def test_one_kernel_alone_has_scratch_memory_if_it_says_so(module: HostSide) -> None:
+    module.SCRATCH_ALONE = True
+    launch, ((binary, tensors),) = prepared(module)
+    assert isinstance(launch, Steps) and len(launch.launches) == 1 and binary == "main"
+    assert tensors[-1].shape == (4, 2) and launch.scratch == [((4, 2), torch.int32)]
 
 
 def test_steps_are_for_launches_that_the_driver_makes(module: HostSide) -> None:

@@ -14,7 +14,7 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 
-def spec_of(others: int) -> LaunchSpec:
+def spec_of(others: int, scratch_alone: bool = False) -> LaunchSpec:
     """A spec of a kernel with so many launches beside its own."""
 
     def arguments(name: str) -> Any:
@@ -28,6 +28,7 @@ def spec_of(others: int) -> LaunchSpec:
         arguments=arguments("main"),
         preprocess_arguments=arguments("first"),
         postprocess_arguments=arguments("last"),
+        SCRATCH_ALONE=scratch_alone,
         scratch=lambda tensors, spec: [((3,), torch.int32)],
     )
     kernel: Any = SimpleNamespace(name="k", module=module)
@@ -47,3 +48,8 @@ def test_launches_come_in_order_and_share_scratch(others: int, order: list[str])
     assert len(scratch) == 1
     if others:
         assert made[0][2][-1].shape == (3,) and made[0][2][-1].dtype == torch.int32
+
+
+def test_a_kernel_alone_has_scratch_if_it_says_so() -> None:
+    ((_, _, arguments),) = steps(spec_of(0, scratch_alone=True), [torch.zeros(2)])
+    assert len(arguments) == 3 and arguments[-1].shape == (3,)

@@ -67,9 +67,11 @@ class Mode(enum.IntFlag):
     LATE_READS = 4
     LAST_LOAD_FIRST = 8
     LANES_APART = 16
+    STOPS = 32
 
 
-MODES = tuple(map(Mode, range(32)))
+MODES = tuple(map(Mode, range(Mode.STOPS)))
+"""All modes of CTAs that do not stop: only several resident ones need to."""
 
 
 class Program:
@@ -133,7 +135,7 @@ class OnCpu:
         self._launch(spec, tensors)
 
     def _launch(self, spec: LaunchSpec, tensors: list[Tensor]) -> None:
-        if self.preprocess or self.postprocess:
+        if spec.has_scratch(self.preprocess is None and self.postprocess is None):
             tensors += new_scratch(spec.scratch(tensors), tensors[0])
         if self.preprocess is not None:
             self.preprocess.launch(spec.preprocess_arguments, tensors)

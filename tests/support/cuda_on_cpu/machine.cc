@@ -27,6 +27,8 @@ static void (*kernel_of_launch)();
 static std::string failure;
 static long ended;  // generations and phases, of all barriers
 
+static long stops;  // of clusters
+
 // Executes one thread after the other, as to begin a new one takes system calls.
 struct Fiber {
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
@@ -56,6 +58,12 @@ void fail(const char *format, ...) {
 // Goes on with the scheduler, until that resumes this thread. swapcontext would make a system call.
 static void leave() {
     if (!_setjmp(this_thread().fiber->left)) _longjmp(scheduler, 1);
+}
+
+void stop() {
+    if (!(mode & STOPS)) return;
+    this_thread().cta->cluster->stopped = ++stops;
+    leave();
 }
 
 // ------------------------------------------------------------------------------------ barriers
@@ -246,6 +254,7 @@ static bool run_threads(Cluster &cluster) {
             Thread &thread = cta.threads[warp % warps * WARP + lane];
             if (!is_ready(thread)) continue;
             resume(thread);
+            if (cluster.stopped) return true;
             if (mode & LANES_APART && ended != ended_before) return true;
             progress = true;
         }
@@ -260,12 +269,12 @@ static bool is_done(const Cluster &cluster) {
     return true;
 }
 
-// Runs a cluster until its threads wait for a load, which then completes, or for other clusters.
-// Returns whether anything happened.
+// Runs a cluster until its threads wait for a load, which then completes, or for other clusters, or
+// it stops. Returns whether anything happened.
 static bool run_cluster(Cluster &cluster) {
     bool progress = false;
-    while (run_threads(cluster)) progress = true;
-    if (is_done(cluster) || cluster.loads.empty()) return progress;
+    while (!cluster.stopped && run_threads(cluster)) progress = true;
+    if (cluster.stopped || is_done(cluster) || cluster.loads.empty()) return progress;
     const auto place = mode & LAST_LOAD_FIRST ? cluster.loads.end() - 1 : cluster.loads.begin();
     const Load load = *place;
     cluster.loads.erase(place);
@@ -311,6 +320,15 @@ static std::string deadlock(const std::vector<std::unique_ptr<Cluster>> &cluster
     return text;
 }
 
+// Lets the cluster that stopped last go on. Returns whether one had stopped.
+static bool go_on(const std::vector<std::unique_ptr<Cluster>> &clusters) {
+    Cluster *last = nullptr;
+    for (const auto &each : clusters)
+        if (each && each->stopped > (last ? last->stopped : 0)) last = each.get();
+    if (last) last->stopped = 0;
+    return last;
+}
+
 // Returns why it failed, or "".
 static std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
     kernel_of_launch = kernel;
@@ -338,7 +356,7 @@ static std::string run(int ctas, int threads, int cluster_size, int smem_bytes, 
                 cluster.reset();
                 --left;
             }
-            if (!progress) throw std::runtime_error(deadlock(running));
+            if (!progress && !go_on(running)) throw std::runtime_error(deadlock(running));
         }
     } catch (const std::runtime_error &error) {
         return error.what();

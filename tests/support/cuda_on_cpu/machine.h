@@ -24,6 +24,8 @@ enum Mode {
                           // stores and additions without a map write when they are waited for
     LAST_LOAD_FIRST = 8,  // among TMA loads that are late
     LANES_APART = 16,     // a lane does not wait until its warp's other lanes pass an mbarrier, too
+    STOPS = 32,           // a cluster stops where it tells others in global memory that it came, until
+                          // no other can run; the one that stopped last goes on first
 };
 
 constexpr int WARPGROUP = 128, NAMED_BARRIERS = 16;
@@ -157,6 +159,7 @@ struct Cluster {
     std::deque<Cta> ctas;
     Barrier barrier;
     std::vector<Load> loads;
+    long stopped = 0;  // it was the one of that number that stopped; 0: it runs
 };
 
 extern int mode;

@@ -75,6 +75,14 @@ inline void atom_relaxed_gpu_global_cas_b64(u64 &before, u64 *to, u64 old, u64 x
     before = *to;
     if (before == old) *to = x;
 }
+inline void atom_acq_rel_gpu_global_add_u64(u64 &before, u64 *to, u64 x) {
+    before = *to, *to += x;
+    machine::stop();
+}
+inline void atom_acq_rel_gpu_global_cas_b64(u64 &before, u64 *to, u64 old, u64 x) {
+    atom_relaxed_gpu_global_cas_b64(before, to, old, x);
+    machine::stop();
+}
 inline void ld_global_cg_b32(int &to, const int *from) { to = *from; }
 template <class T> void ld_global_cg_v2_f32(T *const (&to)[2], const float *from) {
     *to[0] = from[0], *to[1] = from[1];

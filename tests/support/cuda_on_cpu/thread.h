@@ -40,6 +40,9 @@ void sync_threads();
 // How often a number in global memory was released for the other CTAs.
 extern long releases;
 
+// Mode::STOPS: stops the cluster of this thread.
+void stop();
+
 // Runs a grid. Returns 0, or an error of the driver, whose text is then why it failed.
 int launch(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)());
 

@@ -165,7 +165,10 @@ def time_lines(
     `through_l2` says what the L2 cache delivers.
     """
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
-    beside = {"beside": (found.beside_us, "the launches before and after it, which are added")}
+    said = "the launches before and after it, which are added"
+    if found.beside_us < 0:
+        said = "saved, as there is no launch before or after it"
+    beside = {"beside": (found.beside_us, said)}
     return {
         "compute": (
             found.compute_us,

@@ -25,7 +25,8 @@ If another kernel must run first in each call, the file also defines
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
 If another one must run last, it defines `scratch`, and `postprocess` and `postprocess_arguments`,
-which are like those of the preprocess kernel. Where outputs are sums in no fixed order,
+which are like those of the preprocess kernel. With `SCRATCH_ALONE = True` a kernel has that memory
+also in configs without another one before or after it. Where outputs are sums in no fixed order,
 `unordered(workload, config)` returns their names, such as ("dq",).
 
 Only `function` imports Triton, when it is called: a binary can be launched without a compiler.

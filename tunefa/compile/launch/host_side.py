@@ -36,7 +36,8 @@ def prepared(
     tensors = [tensor.detach() for tensor in tensors]
 
     def launch() -> Launch:
-        if compiled.preprocess is None and compiled.postprocess is None:
+        is_alone = compiled.preprocess is None and compiled.postprocess is None
+        if not spec.has_scratch(is_alone):  # then it may be a launch of any launcher
             return start(compiled.binary, spec.arguments, tensors)
         scratch = spec.scratch(tensors)
         all_tensors = [*tensors, *new_scratch(scratch, tensors[0])]

@@ -18,7 +18,7 @@ def steps(spec: LaunchSpec, tensors: Sequence[Tensor]) -> Iterator[tuple[Any, An
     """
     made = variants(spec.case, spec.config, spec.case.kernel.module.is_aligned(tensors))
     shared = list(tensors)
-    if len(made) > 1:
+    if spec.has_scratch(is_alone=len(made) == 1):
         shared += new_scratch(spec.scratch(tensors), tensors[0])
     if "preprocess" in made:
         yield made["preprocess"], *spec.preprocess_arguments(shared)

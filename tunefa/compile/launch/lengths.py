@@ -77,15 +77,13 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ResizedCache(Protocol):
-    """One config of a family of calls over a cache, which starts two kernels: one computes splits,
-    the other one combines them."""
+    """One config of a family of calls over a cache, which starts one kernel or two: one computes
+    splits, and another one combines them unless the first one does."""
 
-    forms: tuple[str, str]
+    forms: tuple[str, ...]
     """The formats of each kernel's numbers, see `ResizableLaunch`."""
 
-    def __call__(
-        self, asked: CacheSizes
-    ) -> tuple[Shapes, tuple[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]]]:
+    def __call__(self, asked: CacheSizes) -> tuple[Shapes, tuple[tuple[int, tuple[int, ...]], ...]]:
         """Returns the shapes of `scratch`, in fp32, and for each kernel the CTAs of its grid and
         its first numbers, up to the last that may differ."""
 
