@@ -273,8 +273,8 @@ def test_a_config_that_is_timed_again_keeps_its_samples(
 ) -> None:
     trial = measured.judge(Trial(CONFIG, "ok", resources=FITS))
     monkeypatch.setattr(FakeStopwatch, "first_us", 12.0)
-    again = measured.retime(trial)
+    again = measured.retime(trial, 9.0)
     assert again is not None and again.error == trial.error
     assert again.samples_us == (10.0,) * 5 + (12.0,) * 5
     device.faults[CONFIG["BLOCK_M"]] = RuntimeError("an illegal memory access")
-    assert measured.retime(trial) is None
+    assert measured.retime(trial, 9.0) is None

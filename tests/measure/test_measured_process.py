@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -106,13 +107,70 @@ def test_what_follows_a_config_that_breaks_the_device_is_begun_again(
 
     monkeypatch.setattr(measured, "run_in_process", run)
     with Measured(CASE, 1, process) as objective:
-        for tile in (16, 32, 64, 128):
-            done: Any = Future()
-            done.set_result(("ok", FITS, 0.1, ""))
-            objective._pending.append(Pending(config(tile), done))
+        objective._pending.extend(map(pending, (16, 32, 64, 128)))
         found = [objective.next() for _ in range(4)]
     assert [each and each.outcome for each in found] == ["ok", "crashed", "ok", "ok"]
     assert judged == [(16, 1), (32, 1), (64, 1), (64, 2), (128, 2)]
+
+
+def pending(tile: int) -> Pending:
+    done: Any = Future()
+    done.set_result(("ok", FITS, 0.1, ""))
+    return Pending(config(tile), done)
+
+
+@pytest.mark.parametrize("how", [TimeoutError(), ProcessLost("died with exit code -11")])
+def test_what_follows_a_config_that_ends_its_process(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered, how: Exception
+) -> None:
+    """It is begun again while there is time, and dropped after the search's end."""
+    judged: list[int] = []
+
+    def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        judged.append(tile := arguments[0].config["BLOCK_M"])
+        if tile == 16:
+            raise how
+        return replace(arguments[0], samples_us=(7.0,))
+
+    monkeypatch.setattr(measured, "run_in_process", run)
+    with Measured(CASE, 1, process) as objective:
+        objective._pending.extend(map(pending, (16, 32)))
+        found = [objective.next(), objective.next()]
+        assert [each and each.outcome for each in found][1] == "ok"
+        assert judged == [16, 32, 32]
+        objective._pending.extend(map(pending, (16, 64)))
+        objective._begin_more(0.0, time.monotonic() + 0.2)
+        assert len(objective._running) == 2
+        time.sleep(0.25)
+        last = [objective.settle(), objective.settle()]
+        assert [each and each.config for each in last] in ([config(16), None], [None, None])
+        assert judged == [16, 32, 32, 16, 64], "64 was not begun again"
+
+
+def test_ctrl_c_while_a_process_is_renewed_loses_no_trial(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    """What is behind the first one is cancelled then."""
+    lost = LostProcess("crashed", "an illegal memory access")
+    monkeypatch.setattr(measured, "run_in_process", lambda *_: lost)
+    with Measured(CASE, 1, process) as objective:
+        objective._pending.extend(map(pending, (16, 32)))
+        objective._begin_more(0.0, time.monotonic() + 9.0)
+        cancelled: Future[Any] = Future()
+        cancelled.cancel()
+        objective._running[1] = replace(objective._running[1], judged=cancelled)
+        renew = process.renew
+
+        def pressed() -> None:
+            monkeypatch.setattr(process, "renew", renew)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(process, "renew", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            objective.next()
+        monkeypatch.setattr(objective, "_on_device", lambda each, until: objective._running[0])
+        trial = objective.settle()
+        assert trial is not None and trial.config == config(16) and trial.outcome == "crashed"
 
 
 def test_what_is_merely_wrong_keeps_the_process(

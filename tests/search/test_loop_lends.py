@@ -164,7 +164,8 @@ def test_a_search_that_waits_uses_the_gpu_unless_others_do(clock: Clock, from_s:
     turn, used, start = Idle(clock), list[float](), clock.now
     turn.from_s = start + from_s
 
-    def meanwhile() -> bool:
+    def meanwhile(left_s: float) -> bool:
+        assert left_s == pytest.approx(10.0 - (clock.now - start))
         used.append(clock.now - start)
         clock.sleep(0.1)
         return len(used) < 30

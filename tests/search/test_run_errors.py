@@ -57,7 +57,9 @@ def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> Non
 
 def test_what_ran_ahead_of_the_last_trial_is_kept(fake: type[Fake]) -> None:
     default = KERNEL.default(WORKLOAD, SM90)
-    last_ones = [Trial({**default, "BLOCK_M": tile}, "timeout", "it ran ahead") for tile in (16, 32)]
+    last_ones = [
+        Trial({**default, "BLOCK_M": tile}, "timeout", "it ran ahead") for tile in (16, 32)
+    ]
     left = list(last_ones)
     fake.settle = lambda self: left.pop(0) if left else None  # type: ignore[method-assign]
     result = search.search(request(budget=Budget(trials=5), strategy="random"), user_store())

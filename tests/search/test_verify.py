@@ -13,8 +13,8 @@ from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
 from tunefa.compile.serving import Installed, Serving, UsableStore
-from tunefa.measure.measured import without_race
 from tunefa.measure.objective import Raced
+from tunefa.measure.racing import without_race
 from tunefa.search import verify
 from tunefa.search.budget import Budget
 from tunefa.spec import kernel as kernels

@@ -65,10 +65,7 @@ class Bench:
         made = launches.prepared(self.case, trial.config, self._tensors)
         launch = self._stopwatch.prepared(launches.timed(made, self._tensors))
         more = screened(self._stopwatch, launch, math.inf)
-        trial = replace(trial, samples_us=(*trial.samples_us, *more))
-        if (runs := launches.what_runs(trial, made)) is not None:
-            self._timed[runs] = trial.samples_us
-        return trial
+        return replace(trial, samples_us=(*trial.samples_us, *more))
 
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.

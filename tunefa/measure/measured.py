@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,9 +23,10 @@ from tunefa.measure.bench import Bench, KernelRaceResult
 from tunefa.measure.npu import Modelled
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
+from tunefa.measure.racing import without_race
 from tunefa.spec.arch import Arch, NpuArch
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Mode, Outcome, Trial, time_us
+from tunefa.spec.trial import Config, Mode, Outcome, Trial
 
 RUN_LIMIT_S = 30.0
 """For one config to be checked and screened; a new process has to make its CUDA context first."""
@@ -61,6 +62,8 @@ class _Running:
     """The trial with its prediction."""
     judged: Future[Any] | None
     limit_s: float
+    until: float = math.inf
+    """The `time.monotonic` at which its search is over."""
 
 
 class Measured(Predicted):
@@ -104,21 +107,19 @@ class Measured(Predicted):
         seconds."""
         until = time.monotonic() + wait_s
         self._begin_more(wait_s, until)
-        if not self._running:
-            return None
-        trial = self._unless_cut(self._running.popleft())
-        if trial is not None and time.monotonic() < until:
+        trial = self._first_ended() if self._running else None
+        if trial is not None:
             self._begin_more(0.0, until)
         return trial
 
     def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
         """Returns a compiled trial with its prediction, its error and a few samples."""
-        return self._ended(self._on_device(trial, limit_s))
+        return self._ended(self._on_device(trial, math.inf, limit_s))
 
-    def retime(self, trial: Trial) -> Trial | None:
-        """Returns a right trial with a few samples more; None if its process was lost. Nothing may
-        run on the device ahead of `next`."""
-        found = self._call("retime", (trial,), RUN_LIMIT_S)
+    def retime(self, trial: Trial, left_s: float) -> Trial | None:
+        """Returns a right trial with a few samples more; None if its process was lost. The search
+        has `left_s` seconds. Nothing may run on the device ahead of `next`."""
+        found = self._call("retime", (trial,), min(RUN_LIMIT_S, left_s + GRACE_S))
         return None if isinstance(found, LostProcess) else found
 
     def is_ready(self, wait_s: float) -> bool:
@@ -130,42 +131,44 @@ class Measured(Predicted):
         """Waits for what runs on the device ahead of `next`; returns its first trial, if there is
         one."""
         while self._running:
-            trial = self._unless_cut(self._running.popleft())
-            if trial is not None:
+            if (trial := self._first_ended()) is not None:
                 return trial
         return None
 
     def _settle_all(self) -> None:
-        """Waits for all that runs on the device, whose trials nobody needs."""
         while self.settle() is not None:
             pass
 
     def _begin_more(self, wait_s: float, until: float) -> None:
         """Gives the bench's process up to _AHEAD compiled trials; for the first one it waits up to
         `wait_s` seconds."""
-        while len(self._running) < _AHEAD:
-            begun = self._begun(0.0 if self._running else wait_s, until)
-            if begun is None:
+        while not self._running or (len(self._running) < _AHEAD and time.monotonic() < until):
+            compiled = self._compiled(0.0 if self._running else wait_s)
+            if compiled is None:
                 return
-            self._running.append(begun)
+            self._running.append(self._on_device(compiled, until))
 
-    def _begun(self, wait_s: float, until: float) -> _Running | None:
-        """Begins with the first compiled trial; None if there is none within `wait_s` seconds."""
-        compiled = self._compiled(wait_s)
-        if compiled is None:
-            return None
-        left_s = max(0.0, until - time.monotonic())
-        return self._on_device(compiled, min(RUN_LIMIT_S, left_s + GRACE_S))
+    def _first_ended(self) -> Trial | None:
+        """Waits for the first trial on the device; None if it had no time to end. It stays there
+        until it is read, so that Ctrl-C loses none."""
+        trial = self._unless_cut(self._running[0])
+        self._running.popleft()
+        return trial
 
-    def _on_device(self, compiled: Trial, limit_s: float) -> _Running:
+    def _on_device(self, compiled: Trial, until: float, limit_s: float = RUN_LIMIT_S) -> _Running:
+        """Gives the bench's process a compiled trial of a search that is over at `until`."""
         expected, judged = super().judge(compiled), None
+        limit_s = min(limit_s, max(0.0, until - time.monotonic()) + GRACE_S)
         if expected.outcome == "ok":
             judged = self._submitted("judge", (expected, self._best_us), limit_s)
-        return _Running(compiled, expected, judged, limit_s)
+        return _Running(compiled, expected, judged, limit_s, until)
 
     def _unless_cut(self, running: _Running) -> Trial | None:
         """Waits for the device, and returns the trial; None if it had no time to end."""
-        trial = self._ended(running)
+        try:
+            trial = self._ended(running)
+        except CancelledError:  # Ctrl-C came while its process was renewed
+            return None
         cut = running.limit_s < RUN_LIMIT_S and trial.outcome == "timeout"
         return None if cut and running.compiled.outcome != "timeout" else trial
 
@@ -221,21 +224,26 @@ class Measured(Predicted):
         try:
             result = asked.result()
         except TimeoutError:
-            return LostProcess("timeout", f"running took over {limit_s:.0f} s")
+            result = LostProcess("timeout", f"running took over {limit_s:.0f} s")
         except ProcessLost as error:
-            return LostProcess("crashed", f"the process {error}")
-        if isinstance(result, LostProcess):  # its CUDA context may be unusable now
-            self._process.renew()
-            loading.warm_up(self._process)
-            self._running = deque(map(self._begun_again, self._running))
+            result = LostProcess("crashed", f"the process {error}")
+        else:
+            if isinstance(result, LostProcess):  # its CUDA context may be unusable now
+                self._renew()
+            return result
+        if len(self._running) > 1:  # else the next task has a new process by itself
+            self._renew()
         return result
 
-    def _begun_again(self, running: _Running) -> _Running:
-        """Gives a trial to the new process: the lost one may have begun with it."""
-        if running.judged is None:
-            return running
-        arguments = running.expected, self._best_us
-        return replace(running, judged=self._submitted("judge", arguments, running.limit_s))
+    def _renew(self) -> None:
+        """Takes a new process. Trials behind the first one are given to it, while there is time:
+        the lost one may have begun with them."""
+        self._process.renew()
+        loading.warm_up(self._process)
+        behind = [self._running.pop() for _ in range(len(self._running) - 1)]
+        for each in reversed(behind):
+            if time.monotonic() < each.until:
+                self._running.append(self._on_device(each.compiled, each.until))
 
 
 class MeasuredInGraph(Measured):
@@ -246,16 +254,6 @@ class MeasuredInGraph(Measured):
 
 class MeasuredOnNpu(Measured, Modelled):
     """Measures on a Huawei NPU; its compiler says what fits. This was never run on an NPU."""
-
-
-def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
-    """The result where a race could not be run: the best right trial wins, and is not certified.
-
-    With `checked`, only trials that passed a check can win. `reason` says why there was no race.
-    """
-    right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
-    best = min(right, key=time_us, default=None)
-    return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
 
 
 def gpu_objective(mode: Mode) -> type[Measured]:

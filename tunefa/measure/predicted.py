@@ -112,6 +112,9 @@ class Predicted:
 
         One whose compiler was stopped is in progress no more.
         """
+        return self._has_compiled(wait_s)
+
+    def _has_compiled(self, wait_s: float) -> bool:
         self._pending = deque(each for each in self._pending if not each.was_stopped)
         return self._pool.wait_for_one(self._pending, wait_s)
 
@@ -124,7 +127,7 @@ class Predicted:
 
         A config whose compiler another objective has stopped is left out: it is proposed again.
         """
-        self.is_ready(wait_s)
+        self._has_compiled(wait_s)
         ready = next((p for p in self._pending if p.future.done()), None)
         if ready is None:
             return None

@@ -16,7 +16,7 @@ from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Decision, Interval, Race
 from tunefa.measure.timing import AnyStopwatch
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Config, Trial, time_us
 
 SCREEN_SAMPLES = 5
 FIRST_SAMPLES = 2
@@ -153,3 +153,13 @@ def plain(interval: Interval | None) -> dict[str, float] | None:
     if interval is None:
         return None
     return {name: round(value, 5) for name, value in vars(interval).items()}
+
+
+def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
+    """The result where a race could not be run: the best right trial wins, and is not certified.
+
+    With `checked`, only trials that passed a check can win. `reason` says why there was no race.
+    """
+    right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
+    best = min(right, key=time_us, default=None)
+    return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)

@@ -13,7 +13,7 @@ from typing import Any
 from tunefa.compile import languages
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import anchored
-from tunefa.measure import measured
+from tunefa.measure import measured, racing
 from tunefa.search.request import FinishedTrial, Request
 from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
@@ -89,7 +89,7 @@ def winners_without_race(
         own = [each.trial for each in finished if each.kernel == kernel.name]
         # A prediction in a language without an interpreter is never checked.
         checked = request.measured or languages.has_interpreter(kernel.language)
-        left = measured.without_race(own, "interrupted", checked)
+        left = racing.without_race(own, "interrupted", checked)
         if left.winner is not None:
             certificate = left.certificate if request.objective == "measured" else None
             mode, objective = request.serving_mode, request.objective

@@ -148,9 +148,9 @@ class Share:
     """The number of trials that a budget of trials allows at least: the default's."""
     turn: Turn | None = None
     """Its turn at the GPU, where other searches wait for theirs."""
-    meanwhile: Callable[[], bool] | None = None
-    """Uses the GPU for a moment while the search waits for a compiler, and no other search would
-    use it. Returns False where it has nothing to do."""
+    meanwhile: Callable[[float], bool] | None = None
+    """Uses the GPU for a moment while the search, which has so many seconds left, waits for a
+    compiler, and no other search would use it. Returns False where it has nothing to do."""
 
     @property
     def deadline(self) -> float:
@@ -234,7 +234,7 @@ class Share:
         wait_s = min(_PATIENCE_S, max(0.0, left_s))
         if left_s < _LENDS_S:
             return evaluator.is_ready(min(wait_s, _LAST_S))
-        if self.meanwhile is not None and not turn.has_borrowers and self.meanwhile():
+        if self.meanwhile is not None and not turn.has_borrowers and self.meanwhile(left_s):
             return evaluator.is_ready(0.0)
         with turn.lent():
             return evaluator.is_ready(wait_s)

@@ -2,53 +2,79 @@
 
 A trial has five samples of a config's time, which may differ by a percent, and the finalists of a
 race are chosen by them. Where compilers are slower than the GPU, it would do nothing meanwhile.
+More samples decide who races, and nothing else: trials, journals and strategies keep the first
+ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.measured import Measured
 from tunefa.measure.objective import Objective
 from tunefa.search.parts import Part
 from tunefa.search.state import SearchState
-from tunefa.spec.trial import Trial
+from tunefa.spec.trial import Trial, identity
 
 ENOUGH_SAMPLES = 30
 """A config with so many samples is not timed again: a race has 12 to 60 rounds."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Retiming:
     """Times the configs of one kernel again that would be finalists now."""
 
     objective: Measured
     state: SearchState
-    kernel: str
+    part: Part
+    found: dict[Hashable, Trial] = field(default_factory=dict)
+    """The trials with more samples, by the config's identity."""
+    lost: set[Hashable] = field(default_factory=set)
+    """The configs during which the device was lost, which are not timed again."""
 
-    def again(self) -> bool:
-        """Times the one with the fewest samples, and keeps its trial. Returns False where all have
-        enough, or where the process of the device was lost."""
+    def again(self, left_s: float) -> bool:
+        """Times the one with the fewest samples, if the search has `left_s` seconds. Returns False
+        where all have enough, or where the process of the device was lost."""
         trial = self._next()
-        found = None if trial is None else self.objective.retime(trial)
-        if found is None:
+        if trial is None:
             return False
-        self.state.keep(self.kernel, found)
+        found = self.objective.retime(trial, left_s)
+        if found is None:
+            self.lost.add(identity(trial.config))
+            return False
+        self.found[identity(trial.config)] = found
         return True
 
     def _next(self) -> Trial | None:
-        own = self.state.trials_of(self.kernel)
-        right = sorted((each for each in own if each.outcome == "ok"), key=rank_us)
-        finalists = right[: self.state.request.finalists]
-        few = [each for each in finalists if 0 < len(each.samples_us) < ENOUGH_SAMPLES]
+        """The config to time: of this search, as earlier ones were raced, perhaps on another
+        device of the same name."""
+        earlier = {identity(each.config) for each in self.part.earlier}
+        finalists = ranked(self.state.trials_of(self.part.name), self.found)
+        finalists = finalists[: self.state.request.finalists]
+        known = [self.found.get(identity(each.config), each) for each in finalists]
+        few = [
+            each
+            for each in known
+            if 0 < len(each.samples_us) < ENOUGH_SAMPLES
+            and identity(each.config) not in earlier | self.lost
+        ]
         return min(few, key=lambda each: len(each.samples_us), default=None)
 
 
-def of(state: SearchState, part: Part, objective: Objective) -> Callable[[], bool] | None:
+def ranked(trials: Iterable[Trial], found: Mapping[Hashable, Trial]) -> list[Trial]:
+    """Returns the right ones of these trials, the fastest first, by all samples. `found` has more
+    of some configs, see `Retiming.found`."""
+    return sorted(
+        (each for each in trials if each.outcome == "ok"),
+        key=lambda each: rank_us(found.get(identity(each.config), each)),
+    )
+
+
+def of(state: SearchState, part: Part, objective: Objective) -> Retiming | None:
     """Returns what times a kernel's best configs again; None where nothing is measured, or where no
     other search waits for the GPU and prepares configs meanwhile."""
     if state.turn is None or not isinstance(objective, Measured):
         return None
-    return Retiming(objective, state, part.name).again
+    return Retiming(objective, state, part)

@@ -131,7 +131,8 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
     reserve_s = parts.reserve_s(state, part, objective.reserve_s, race_time.FINALISTS)
-    meanwhile = retiming.of(state, part, objective)
+    again = retiming.of(state, part, objective)
+    meanwhile = None if again is None else again.again
     share = loop.Share(request.budget, part.share, started, reserve_s, least, state.turn, meanwhile)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
@@ -153,7 +154,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         tried = {identity(trial.config) for trial in state.trials_of(part.name)}
         left = sum(identity(config) not in tried for config in part.feasible.configs)
         state.settled |= {part.name: left} if left else {}
-    finalists = _finalists(state, part, stopping.behind)
+    finalists = _finalists(state, part, stopping.behind, again)
     if not _may_win(state, part.name, stopping) or _is_left_out(state, part, stopping):
         state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
     else:
@@ -230,7 +231,9 @@ def _objective(state: SearchState, case: Case) -> Objective:
     return Predicted(case, request.workers, None, state.anchor)
 
 
-def _finalists(state: SearchState, part: Part, behind: bool) -> list[Trial]:
+def _finalists(
+    state: SearchState, part: Part, behind: bool, again: retiming.Retiming | None = None
+) -> list[Trial]:
     """The best trials so far, and the known configs that they must beat; after Ctrl-C only the
     best.
 
@@ -240,7 +243,7 @@ def _finalists(state: SearchState, part: Part, behind: bool) -> list[Trial]:
     default.
     """
     own = state.trials_of(part.name)
-    right = sorted((t for t in own if t.outcome == "ok"), key=rank_us)
+    right = retiming.ranked(own, {} if again is None else again.found)
     if state.interrupted:
         return right[:1]
     default = candidates.default(part.case)
