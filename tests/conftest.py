@@ -210,6 +210,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what needs a GPU where there is none."""
+    """Skips what needs a GPU where there is none, and other Tritons unless `-m` speaks of them."""
+    if item.get_closest_marker("versions") and "versions" not in item.config.option.markexpr:
+        pytest.skip("installs other versions of Triton: make test-triton-versions")
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU, and torch.cuda sees none")
