@@ -87,7 +87,7 @@ def test_its_default_is_feasible_wherever_it_serves(kernel: Kernel, arch: str) -
     for case in served:
         config = case.default()  # raises where there is none
         assert case.refusal(config) is None
-    for case in random.Random(0).sample(served, min(5, len(served))):
+    for case in random.Random(0).sample(served, min(2, len(served))):
         assert case.default() in case.feasible().configs
 
 
