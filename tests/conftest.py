@@ -47,6 +47,9 @@ from tunefa.search import run as search
 from tunefa.spec.target import Case
 from tunefa.store import results as store
 
+LONG = frozenset({"test_run_killed.py", "test_worker_turns.py"})
+"""Files that take half a minute and more in real time, though no test of them compiles."""
+
 
 @pytest.fixture(scope="session")
 def new_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -200,7 +203,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts files with slow tests first: one of them at the end would leave other workers idle."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: item.path not in slow and item.path.name not in LONG)
 
 
 @pytest.hookimpl(optionalhook=True)
