@@ -148,7 +148,7 @@ class Compiled:
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
-    """Always the same: defaults on an arch of each family, and another config of 1 or 2 workloads.
+    """Always the same: defaults on an arch of each family, and another config on sm90.
 
     Where archs have the same default, the one with the least shared memory stands for all; sm90
     has that of the first sizes.
@@ -173,7 +173,6 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
         return [*((each, each.default()) for each in served), *others]
     # Backward kernels take three times as long to compile. The code of sm89 is like that of sm80,
     # and its default that of sm120. Padding of 16 bits is compiled on sm90 alone.
-    most = {"sm90": 1} if kernel.op == "bwd" else {"sm80": 1, "sm90": 1}
     for target in map(Target.named, ("sm80", "sm90", "sm120")):
         for sizes in SMALL if target.arch.name == "sm120" else DEFAULTS:
             if sizes == PADDED and target.arch.name != "sm90":
@@ -185,8 +184,7 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
                 same = (sizes, apart, *default.values())
                 if same not in defaults or _smem(case) <= _smem(defaults[same][0]):
                     defaults[same] = case, default
-                if most.get(target.arch.name, 0) > 0:
-                    most[target.arch.name] -= 1
+                if target.arch.name == "sm90" and not others:
                     others.append((case, chance.choice(case.feasible().configs)))
     return [*defaults.values(), *others]
 
