@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm test-sglang test-cluster lint bench report \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-triton-versions test-integrations test-vllm test-sglang test-cluster lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -58,6 +58,9 @@ test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 
 test-attacks: $(READY) ## attack it on purpose: random kills, damaged files; takes minutes
 	$(VENV)/bin/python -m pytest -m "attack or not attack" tests/attacks
+
+test-triton-versions: $(READY) ## kernels in Gluon with the oldest and the newest Triton that is supported
+	$(VENV)/bin/python -m pytest -m versions tests/contracts/test_triton_versions.py
 
 # In an environment of its own: the tests of this tree need neither package.
 INTEGRATIONS := $(VENV)-integrations

@@ -47,6 +47,12 @@ from tunefa.search import run as search
 from tunefa.spec.target import Case
 from tunefa.store import results as store
 
+LONG = frozenset({"test_run_killed.py", "test_worker_turns.py"})
+"""Files that take half a minute and more in real time, though no test of them compiles."""
+
+CACHED = frozenset({"test_bwd_two_pass_sm90.py", "test_decode_mla.py", "test_decode_prefix.py"})
+"""Files that compile some configs which tests/contracts/test_kernels.py compiles too."""
+
 
 @pytest.fixture(scope="session")
 def new_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -198,9 +204,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with slow tests first: one of them at the end would leave other workers idle."""
+    """Puts files with slow tests first: one of them at the end would leave other workers idle.
+
+    Those that compile what tests/contracts does keep their place: by then Triton's cache has it.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    first = {item.path for item in items if item.path in slow or item.path.name in LONG}
+    items.sort(key=lambda item: item.path not in first or item.path.name in CACHED)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -210,6 +220,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what needs a GPU where there is none."""
+    """Skips what needs a GPU where there is none, and other Tritons unless `-m` speaks of them."""
+    if item.get_closest_marker("versions") and "versions" not in item.config.option.markexpr:
+        pytest.skip("installs other versions of Triton: make test-triton-versions")
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU, and torch.cuda sees none")

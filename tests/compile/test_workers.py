@@ -66,10 +66,10 @@ def test_tasks_are_taken_while_workers_are_renewed(workers: Workers) -> None:
     renewing = threading.Thread(target=workers.renew, daemon=True)
     renewing.start()
     assert ending.wait(LIMIT_S)
-    assert pid_of(workers) != first and not gone(first)
+    assert pid_of(workers) != first and not gone(first, within_s=0.2)
     may_end.set()
     renewing.join(LIMIT_S)
-    assert gone(first) and not gone(pid_of(workers))
+    assert gone(first) and not gone(pid_of(workers), within_s=0.2)
 
 
 def test_tasks_that_no_worker_has_begun_are_cancelled(workers: Workers) -> None:

@@ -1,4 +1,7 @@
-"""Gluon changes with every Triton: its kernels compile with the oldest and the newest supported."""
+"""Gluon changes with every Triton: its kernels compile with the oldest and the newest supported.
+
+They are installed and compile anew, which takes minutes: `make test-triton-versions` does it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ for name in kernel.names():
 """
 
 
+@pytest.mark.versions
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.6.0", "3.9.0"])
 def test_gluon_kernels_compile_with(version: str, tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_q90_k130_d144_bf16_causal", {"BLOCK_M1": 48, "KV_IN_REGISTERS1": 0, "EARLY_DP1": 0}),
     ("h4_kv1_q200_k70_d136_bf16_causal", {"BLOCK_M1": 96, "BLOCK_N2": 112}),
     ("h2_kv1_q500_k130_d160_fp16_causal", {"BLOCK_M1": 80, "P_STAGES1": 2, "PERSISTENT2": 1}),
-    ("b2_h3_q130_k200_d192_fp16_full", PERSISTENT),
     ("b2_h4_kv2_q130_k200_d192_fp16_causal_w70", {**PERSISTENT, "EARLY_DP1": 0, "BLOCK_N2": 80}),
     ("h2_q200_k333_d184_bf16_full_w11_a20", {"BLOCK_M1": 80, "CLUSTER_SIZE1": 2}),
     ("h4_kv2_q300_k220_d192_bf16_full_w1_a5", DEFAULT),
@@ -50,7 +49,6 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_kv1_q70_k600_d136_bf16_causal_w40", {"PERSISTENT2": 1}),
     ("h1_q33_k17_d192_fp16_full", {"CLUSTER_SIZE1": 2}),
     ("b2_h4_kv2_q100_k300_d192_dv128_bf16_causal", DEFAULT),
-    ("h2_kv1_q150_k100_d160_dv24_fp16_full", {"Q_STAGES1": 3, "CLUSTER_SIZE1": 2}),
     ("h2_q130_k200_d208_bf16_causal", {"P_BYTES1": 2, "BLOCK_M1": 48, "CLUSTER_SIZE1": 2}),
     ("h2_q70_k200_d256_fp16_full_w30_a70", {"KV_IN_REGISTERS1": 0}),
 ]

@@ -131,9 +131,8 @@ COMPILED = [
     "h16_kv4_q4096_d160_full",
     "h8_q1000_k3990_d136_causal_fp16",
     "h8_q4096_d192_dv128_causal",
-    "h8_q1000_k3990_d192_fp16_full_w500_a20",
+    "h8_q1000_k3990_d208_fp16_full_w500_a20",
     "h8_q4096_d256_causal",
-    "h8_q4096_d208_fp16_full",
 ]
 
 

@@ -25,27 +25,18 @@ ALONE = {"WARPGROUPS1": 1, "WARPGROUPS2": 1}
 PERSISTENT = {"PERSISTENT1": 1, "PERSISTENT2": 1, "Q_STAGES1": 2}
 THREE = {"WARPGROUPS1": 3, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}
 CASES: list[tuple[str, dict[str, int]]] = [
-    ("h1_q128_k128_d128_full", {}),
-    ("b2_h4_q200_k300_d128_causal", {"PERSISTENT1": 1, "Q_STAGES1": 2, "PERSISTENT2": 1}),
-    ("h2_q384_k384_d128_causal", {"PREFETCH_S2": 0}),
     ("h2_q300_k130_d64_causal", {"BLOCK_N2": 128, "WARPGROUPS2": 2, "PREFETCH_S2": 1}),
-    ("b2_h2_q130_k300_d64_full", {}),
     (
         "h4_kv2_q200_k333_d128_causal",
         {"BLOCK_N2": 64, "PREFETCH_S2": 2, "K_STAGES2": 3, "V_STAGES2": 3},
     ),
     ("h4_kv1_q333_k200_d64_causal", {"L2_SECTION_HEADS": 2}),
     ("h3_q100_k17_d80_causal", ALONE | {"BLOCK_N2": 64, "PREFETCH_S1": 0}),
-    ("b2_h4_kv2_q260_k260_d64_causal", ALONE | {"L2_SECTION_HEADS": 1}),
     ("h2_q190_k500_d40_full", {"V_STAGES2": 3, "K_STAGES2": 3, "BLOCK_N2": 64}),
     ("h2_q300_k300_d256_causal", {"PREFETCH_S2": 0}),
     ("h4_kv1_q200_k70_d160_causal", {}),
     ("h2_q33_k17_d256_full", {}),
-    ("b3_h4_q300_k400_d64_causal", {"PERSISTENT2": 1}),
     ("b3_h4_kv2_q300_k400_d64_full", {"PERSISTENT2": 1, "Q_STAGES2": 2}),
-    ("b3_h4_q200_k260_d256_causal", {"PERSISTENT2": 1}),
-    ("h2_q384_k384_d128_causal", {"PREFETCH_S1": 0, "Q_STAGES1": 2}),
-    ("h2_q300_k130_d64_causal", {"PREFETCH_S1": 2}),
     ("h4_kv2_q200_k333_d128_causal", {"PREFETCH_S1": 0, "DEFER_ROW_LOADS1": 2}),
     ("h4_kv1_q333_k200_d64_causal", {"KV_IN_REGISTERS1": 0, "PREFETCH_S1": 2}),
     ("b2_h2_q130_k300_d64_full", THREE | {"DEFER_ROW_LOADS1": 0}),
@@ -56,9 +47,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv2_q260_k260_d64_full", {"BLOCK_M1": 128, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}),
     ("b2_h5_q200_k300_d64_causal", PERSISTENT | {"L2_SECTION_HEADS": 16}),
     ("h6_kv3_q200_k700_d128_full", PERSISTENT | {"PREFETCH_S1": 0}),
-    ("h2_q200_k200_d128_causal", PERSISTENT),
     ("h2_q300_k300_d256_causal", {"P_BYTES1": 2}),
-    ("b2_h4_kv2_q70_k200_d192_causal", {}),
     ("h2_q200_k300_d64_causal", PERSISTENT | {"DEPENDENT_LAUNCH": 1}),
     ("h2_q400_k400_d64_causal_w70", {}),
     ("h2_q200_k333_d128_full_w11_a20", {}),
@@ -86,7 +75,7 @@ def test_defaults_are_right(head_dim: int, mask: str) -> None:
     check(text, case.default())
 
 
-@pytest.mark.parametrize("seed", range(32))
+@pytest.mark.parametrize("seed", range(16))
 def test_lengths_around_the_sizes_of_blocks(seed: int) -> None:
     chance = random.Random(seed)
     lengths = [1, 17, 62, 63, 64, 65, 66, 126, 127, 128, 129, 130, 200, 256, 384]

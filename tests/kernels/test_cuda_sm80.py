@@ -68,8 +68,8 @@ def config(*values: int) -> dict[str, Any]:
 @needs_compiler
 @pytest.mark.slow
 def test_numbers_are_right_on_the_cpu() -> None:
-    """Configs with every value of every parameter that can be there, twice each: with copies as
-    early and as late as they may be and another warp ahead, to the same bits."""
+    """Configs with every value of every parameter that can be there: with copies as early and as
+    late as they may be and another warp ahead, to the same bits."""
     command = [sys.executable, "-m", "tests.kernels.test_cuda_sm80"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]

@@ -35,7 +35,7 @@ DEFAULTS: list[tuple[str, str, int]] = [
     ("b16_h16_k8192_bf16", "sm90", 0),
     ("b16_h16_k8192_bf16_page64", "sm90", 0),
     # WGMMA with 64 rows of output: 128 of its registers are a thread's, beside addresses.
-    ("b16_h128_k8192_bf16", "sm90", 1024),
+    ("b16_h128_k8192_bf16_page64", "sm90", 1024),
     ("b16_h64_q2_k8192_bf16_page16", "sm90", 1024),
 ]
 

@@ -103,13 +103,10 @@ LISTED = pytest.mark.parametrize(
     ("text", "changes"),
     [
         ("b32_q4096_d64_varlen", {}),  # four warpgroups, which leave the fewest registers
-        ("b32_q4096_d64_full_varlen", {}),
-        ("b32_q4096_d96_varlen", {}),
         ("b32_q4096_d128_varlen", {}),
         ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "EPILOGUE_SUBTILE": 1, "RESCALE_THRESHOLD": 0}),
         ("b32_q4096_d256_varlen", {}),
-        ("b32_q4096_d128_full_w512_a100_softcap_varlen", {}),
-        ("b300_q40_d128_varlen", {}),
+        ("b32_q4096_d96_full_w512_a100_softcap_varlen", {}),
     ],
 )
 
@@ -137,7 +134,8 @@ def test_one_atomic_takes_a_tile(text: str, changes: dict[str, Any]) -> None:
 
 
 def test_dense_problems_have_a_table() -> None:
-    ptx = binary("b4_q4096_d128").binary.asm["ptx"]
+    # In Triton's cache where tests/contracts has compiled it.
+    ptx = binary("h32_kv8_q4096_d128_bf16_causal").binary.asm["ptx"]
     assert not re.search(r"\batom\b", ptx) and "redux" not in ptx
 
 

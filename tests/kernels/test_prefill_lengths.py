@@ -53,11 +53,11 @@ def run(lengths, page_size, group, config, mask="causal", beyond=0):
 SHORT = (5, 9), (0, 4), (1, 33), (12, 12), (3, 0), (7, 2), (1, 1), (0, 0)
 FEW, RAGGED = (*SHORT, (20, 37)), (*SHORT, (40, 70))
 TILE = {"USE_TMA": 0, "PACK_GQA": 1}
-for group in range(1, 9):
+for group in (1, 2, 3, 7, 8):
     run(FEW[:: (-1) ** group], (16, 4)[group % 2], group, TILE)
-for group in (1, 2, 3):
+for group in (2, 3):
     run(FEW[:: -((-1) ** group)], (4, 16)[group % 2], group, {**TILE, "PACK_GQA": 0})
-for page_size in (1, 16, 32, 48, 64):
+for page_size in (1, 48, 64):
     run(RAGGED, page_size, 4, TILE)
 for page_size in (16, 64):
     run(RAGGED, page_size, 4, {**TILE, "USE_TMA": 1})

@@ -175,6 +175,6 @@ def test_a_compiler_may_come_and_go_between_two_searches(compiler: list[Config])
 
 @pytest.mark.parametrize("strategy", strategies.names())
 def test_every_strategy_gets_by(compiler: list[Config], strategy: str) -> None:
-    asked = request(strategy=strategy, budget=Budget(trials=25))
+    asked = request(strategy=strategy, budget=Budget(trials=16))
     result = search.search(asked, user_store())
     assert result.record is not None and fits(result.record.config)

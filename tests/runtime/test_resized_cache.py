@@ -160,10 +160,10 @@ def test_what_does_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
         assert CacheLaunches.of(lengths, launch, other, count) is None
 
 
-def test_ten_thousand_sizes_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_sizes_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, cuda = hopper(monkeypatch, CUDA)
     q, lengths = torch.empty(1, 1, 8, 128, dtype=torch.bfloat16), torch.ones(1, dtype=torch.int32)
-    cache = torch.empty(1, 10_400, 2, 128, dtype=torch.bfloat16)
+    cache = torch.empty(1, 4_400, 2, 128, dtype=torch.bfloat16)
     runtime.caches.plans._size = 500
 
     def run(sizes: range) -> int:
@@ -178,10 +178,10 @@ def test_ten_thousand_sizes_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     tracemalloc.start()
     try:
         before = run(range(105, 1100))
-        after = run(range(1100, 10_100))
+        after = run(range(1100, 4_100))
     finally:
         tracemalloc.stop()
     assert len(runtime.caches.plans) <= 500
     ((_, compiler),) = runtime.planner.devices.values()
     assert len(compiler) == 1
-    assert after - before < 200_000
+    assert after - before < 66_000

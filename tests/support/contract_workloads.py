@@ -63,18 +63,18 @@ WORKLOADS = [
 ]  # fmt: skip
 
 PADDED = "d80_bf16_causal"
-VARIED = ("d128_bf16_causal", "d64_bf16_full", PADDED, "d256_bf16_full", "d64_fp32_causal")
-DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
+SMALL = ("d128_bf16_causal", "d64_bf16_full", "d64_fp32_causal")
+DEFAULTS = (*SMALL, PADDED, "d256_bf16_full", "d80_fp32_full")
 PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096_bf16_nt",
             "matmul_m1000_fp16", "matmul_m512_bf16_tn")  # fmt: skip
 CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8_k4096_d256_bf16",
           "b128_h64_kv8_k2048_d128_fp16_sinks_varlen_page16", "h32_kv8_q4_k4096_d64_bf16",
           "b2_h32_kv8_k4096_d80_bf16_w512", "h32_kv8_k4096_d128_bf16_e4m3cache_page16",
           "b4_h32_kv4_k4096_d64_bf16_e4m3cache", "b16_h128_k8192_bf16_page64_mla",
-          "b4_h16_q2_k4096_bf16_mla", "b64_h64_k2048_bf16_page16_mla",
+          "b4_h16_q2_k4096_bf16_mla",
           "b64_h32_kv8_k8192_d128_bf16_page64_prefix",
           "b16_h32_kv4_q4_k4096_d64_fp16_page16_varlen_prefix")  # fmt: skip
-PAGES = ("b4_h32_kv8_q2048_k8192_d128_bf16_page64", "h32_q512_k512_d64_bf16_page16",
+PAGES = ("b4_h32_kv8_q2048_k8192_d128_bf16_page64",
          "h8_q2048_d256_bf16_page256", "h28_kv4_q300_k2048_d80_bf16_page128_w512_sinks",
          "h32_kv8_q2048_k4096_d128_bf16_page64_e4m3cache", "h32_q2048_d128_fp16_page1_softcap",
          "h32_kv8_q2048_d64_bf16_page32_e4m3cache")  # fmt: skip

@@ -3,6 +3,7 @@ an H200, up to the source of the Triton kernel."""
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
@@ -64,11 +65,28 @@ def eager(call: FlexCall) -> Outputs:
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: Any) -> list[FlexCall]:
-    """The calls of a forward and a backward pass, which PyTorch refuses on the CPU otherwise."""
+    """The calls of a forward and a backward pass, which PyTorch refuses on the CPU otherwise.
+
+    Tracing takes a second: the calls of `given()` are traced once, and each test has a copy.
+    """
+    if arguments or more:
+        return _traced(monkeypatch, *arguments, **more)
+    usual: list[FlexCall] = pickle.loads(_usual())
+    return usual
+
+
+@functools.cache
+def _usual() -> bytes:
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return pickle.dumps(_traced(monkeypatch, *given()))
+
+
+def _traced(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: Any) -> list[FlexCall]:
     with monkeypatch.context() as patched:
         patched.setattr(interface, "_validate_device", lambda *_: None)
         patched.setattr(flex_capture, "computed", eager)
-        return flex_capture.captured(arguments or given(), True, enable_gqa=True, **more)
+        return flex_capture.captured(arguments, True, enable_gqa=True, **more)
 
 
 def on_cuda(call: FlexCall) -> TracedCall:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -96,8 +95,7 @@ def names() -> list[str]:
 
 
 def cases() -> Iterator[tuple[Case, dict[str, Any]]]:
-    """For each workload the default, and every value of every parameter twice where it can be
-    there."""
+    """For each workload the default, and every value of every parameter where it can be there."""
     target = Target.named(ARCH)
     for kernel in map(kernels.load, names()):
         every = (Case(kernel, workload, target) for workload in map(Workload.parse, WORKLOADS))
@@ -119,13 +117,13 @@ def covering(case: Case) -> list[dict[str, Any]]:
 def thinned(cases: Iterable[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yields (case, config) of `covering`, without most repetitions.
 
-    Beyond the first one of a case, a config is left out whose values have all run twice.
+    Beyond the first one of a case, a config is left out whose values have all run.
     """
-    runs: Counter[tuple[str, Any]] = Counter()
+    run: set[tuple[str, Any]] = set()
     for case in cases:
         for place, config in enumerate(covering(case)):
-            if place == 0 or min(runs[item] for item in config.items()) < 2:
-                runs.update(config.items())
+            if place == 0 or not config.items() <= run:
+                run.update(config.items())
                 yield case, config
 
 
