@@ -12,8 +12,8 @@ them. What differs:
   end of a split. A few blocks are always on their way, 64 KiB in most configs;
 * the warps share each block: a part of its keys for scores, and of the columns of its values for
   the output. So no warp's output needs another's at the end;
-* both kernels start while the kernel before them runs, by programmatic dependent launch, and the
-  first one brings what it reads first to the L2 cache meanwhile.
+* both kernels, or the only one, start while the kernel before runs, by programmatic dependent
+  launch, and the first one brings what it reads first to the L2 cache meanwhile.
 
 Pages have 16 or 32 keys, or a multiple of 64. Head dimensions are multiples of 64. A KV head has at
 most 32 query rows up to head_dim 128, and 16 beyond.

@@ -134,6 +134,7 @@ def test_what_follows_a_config_that_ends_its_process(
 
     monkeypatch.setattr(measured, "run_in_process", run)
     with Measured(CASE, 1, process) as objective:
+        assert isinstance(objective, Measured)
         objective._pending.extend(map(pending, (16, 32)))
         found = [objective.next(), objective.next()]
         assert [each and each.outcome for each in found][1] == "ok"
@@ -154,6 +155,7 @@ def test_ctrl_c_while_a_process_is_renewed_loses_no_trial(
     lost = LostProcess("crashed", "an illegal memory access")
     monkeypatch.setattr(measured, "run_in_process", lambda *_: lost)
     with Measured(CASE, 1, process) as objective:
+        assert isinstance(objective, Measured)
         objective._pending.extend(map(pending, (16, 32)))
         objective._begin_more(0.0, time.monotonic() + 9.0)
         cancelled: Future[Any] = Future()

@@ -49,7 +49,8 @@ COMBINE_US = 1.0
 PLAIN_COMBINE_US = 3.5
 """The same where it does not."""
 # These three were set on 10 pairs of times of attention_decode_cuda_sm90 on an H100, with and
-# without LAST_CTA_COMBINES: docs/kernels.md.
+# without LAST_CTA_COMBINES: docs/kernels.md. At two of them the model has the wrong sign: four
+# splits at b4 h32/8 k32768 and b16 h64/8 k16384, where 1 is 0.3 and 0.7 % slower.
 SECOND_LAUNCH_US = 0.5
 """The part of `LAUNCH_US` that a second launch takes, which has nothing to combine: 0.5 of 24.5 us
 at b16 h32/8 k1024, 0.6 of 176 us at b128."""
@@ -57,9 +58,10 @@ ARRIVAL_US = 0.7
 """Time in which the last CTA finds out that it is the last."""
 ROUND_TRIP_US = 0.75
 """Time in which a warp of that CTA reads `SPLITS_AT_ONCE` splits of a row and adds them up. Calls
-were 0.1 us faster than with a second launch at one round trip of each warp, 0.7 to 1.2 us slower at
-two, and 5.2 us slower at eight."""
+were 0.1 us faster than with a second launch at one round trip of each warp of one sequence, 0.7 to
+1.2 us slower at two, and 5.2 us slower at eight."""
 SPLITS_AT_ONCE = 8
+"""COMBINE_AT_ONCE in kernels/cuda/decode_combine.cuh."""
 
 
 def predict(
@@ -83,7 +85,8 @@ def predict(
     keys = workload.rows_and_keys[1] // workload.batch
     chip = arch, device
     made = (_of_splits(workload, chip, tiling, fits, cut) for cut in tiling.splits(keys))
-    # A kernel whose last CTA combines chooses splits as if that took no time; of equal ones, most.
+    # A kernel whose last CTA combines chooses splits as if that took no time. Where several take
+    # as long, the kernel takes the longest ones, and the model the shortest: that fits the times.
     left_out = float(tiling.last_cta_combines)
     return min(made, key=lambda each: each.time_us - left_out * each.beside_us)
 
@@ -147,7 +150,7 @@ def _combine_us(
     nothing to combine is part of `LAUNCH_US`; the last CTA saves it."""
     (arch, device), saved_us = chip, SECOND_LAUNCH_US * tiling.last_cta_combines
     if splits == 1:
-        return 0.0 - saved_us
+        return 0.0 - saved_us  # not -0.0
     if tiling.last_cta_combines:
         rows_of_warp = ceil_div(workload.group * workload.seqlen_q, tiling.warps)
         trips = rows_of_warp * ceil_div(splits, SPLITS_AT_ONCE)

@@ -75,7 +75,7 @@ def test_splits_that_follow_the_batch_are_all_named() -> None:
     assert said.endswith(": 16 x 512 or 8 x 1,024 or 4 x 2,048, the best for the batch")
 
 
-@pytest.mark.parametrize(("keys", "said"), [(128, "saved"), (8192, "are added")])
+@pytest.mark.parametrize(("keys", "said"), [(128, "saved"), (8192, "its last CTA adds up")])
 def test_what_the_last_cta_saves_or_adds_is_told(keys: int, said: str) -> None:
     case = Case.from_names("attention_decode_cuda_sm90", f"decode_k{keys}", "sm90")
     found = latency.of(case).predict(case, case.default() | {"LAST_CTA_COMBINES": 1}, NEEDED)

@@ -165,7 +165,7 @@ def time_lines(
     `through_l2` says what the L2 cache delivers.
     """
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
-    said = "the launches before and after it, which are added"
+    said = "the launches before and after it, or what its last CTA adds up"
     if found.beside_us < 0:
         said = "saved, as there is no launch before or after it"
     beside = {"beside": (found.beside_us, said)}
