@@ -74,7 +74,7 @@ for name in kernels.names():
             tensors = ops.of(case.workload).tensors(case.workload, "cpu", seed=0)
             spec = ops.of(case.workload).launch_spec(case, config)
             made = variants(case, config, kernel.module.is_aligned(tensors))
-            if len(made) > 1:
+            if spec.has_scratch(len(made) == 1):
                 shapes = spec.scratch(tensors)
                 tensors += tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
             launches = {"binary": spec.arguments, "preprocess": spec.preprocess_arguments,

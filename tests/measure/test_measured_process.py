@@ -170,7 +170,7 @@ def test_ctrl_c_while_a_process_is_renewed_loses_no_trial(
         monkeypatch.setattr(process, "renew", pressed)
         with pytest.raises(KeyboardInterrupt):
             objective.next()
-        monkeypatch.setattr(objective, "_on_device", lambda each, until: objective._running[0])
+        monkeypatch.setattr(objective, "_on_device", lambda *_: objective._running[0])
         trial = objective.settle()
         assert trial is not None and trial.config == config(16) and trial.outcome == "crashed"
 

@@ -146,7 +146,7 @@ class Measured(Predicted):
             compiled = self._compiled(0.0 if self._running else wait_s)
             if compiled is None:
                 return
-            self._running.append(self._on_device(compiled, until))
+            self._running.append(self._on_device(compiled, until, RUN_LIMIT_S))
 
     def _first_ended(self) -> Trial | None:
         """Waits for the first trial on the device; None if it had no time to end. It stays there
@@ -155,7 +155,7 @@ class Measured(Predicted):
         self._running.popleft()
         return trial
 
-    def _on_device(self, compiled: Trial, until: float, limit_s: float = RUN_LIMIT_S) -> _Running:
+    def _on_device(self, compiled: Trial, until: float, limit_s: float) -> _Running:
         """Gives the bench's process a compiled trial of a search that is over at `until`."""
         expected, judged = super().judge(compiled), None
         limit_s = min(limit_s, max(0.0, until - time.monotonic()) + GRACE_S)
@@ -243,7 +243,7 @@ class Measured(Predicted):
         behind = [self._running.pop() for _ in range(len(self._running) - 1)]
         for each in reversed(behind):
             if time.monotonic() < each.until:
-                self._running.append(self._on_device(each.compiled, each.until))
+                self._running.append(self._on_device(each.compiled, each.until, RUN_LIMIT_S))
 
 
 class MeasuredInGraph(Measured):
