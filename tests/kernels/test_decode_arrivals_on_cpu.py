@@ -45,14 +45,12 @@ ORDERS = [
 ]
 """Modes, how many CTAs are resident, and SMs: one CTA has several splits, or each has one."""
 BYTES = (0x00, 0xFF, 0x5A, None)
-"""What memory holds before a call; None: what the call before has left there."""
+"""The byte of which memory is full before a call; with None it is as the call before left it."""
 
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> KeptMemory:
-    made = KeptMemory()
-    monkeypatch.setattr(cuda_on_cpu, "new_scratch", made)
-    return made
+    return KeptMemory.installed(monkeypatch)
 
 
 def made(text: str, lengths: list[int]) -> tuple[Workload, tuple[Any, ...]]:
@@ -78,9 +76,7 @@ def test_the_last_cta_gives_the_bits_of_the_second_kernel(
     for mode, resident, sms in ORDERS:
         here = replace(run, resident=resident)
         for byte in BYTES:
-            memory.forget_rows()
-            if byte is not None:
-                memory.fill(byte)
+            memory.begin(byte)
             found = outputs(here, tensors, workload, mode, sms)
             assert all(map(torch.equal, found, wanted)), (mode, resident, sms, byte)
     assert memory.is_intact()
@@ -100,7 +96,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_part_of_an_arrival_is_needed(memory: KeptMemory, name: str, tmp_path: Path) -> None:
-    """What is left out is found in some order of CTAs and warps."""
+    """Some order of CTAs and warps finds each part that is left out."""
     workload, tensors = made("b2_h4_kv2_q1_k700_d64_bf16", [700, 90])
     (statement, instead), config = WRONG[name], SMALL | {"LAST_CTA_COMBINES": 1}
     change = partial(without, statement, instead=instead)
@@ -110,9 +106,7 @@ def test_each_part_of_an_arrival_is_needed(memory: KeptMemory, name: str, tmp_pa
     found = set()
     for mode, resident, sms in ORDERS:
         for byte in BYTES:
-            memory.forget_rows()
-            if byte is not None:
-                memory.fill(byte)
+            memory.begin(byte)
             here = replace(run, resident=resident)
             made_here = outputs(here, tensors, workload, mode, sms)
             found.add(all(map(torch.equal, made_here, wanted)))

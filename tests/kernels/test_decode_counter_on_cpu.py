@@ -30,9 +30,7 @@ ONE_SM, MANY_SMS = 1, 132
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> KeptMemory:
-    made = KeptMemory()
-    monkeypatch.setattr(cuda_on_cpu, "new_scratch", made)
-    return made
+    return KeptMemory.installed(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +55,7 @@ def test_each_split_is_taken_once_whatever_the_memory_holds(
     assert all(each.isfinite().all() for each in wanted)
     outputs(run, tensors, ONE_SM)
     for byte in (0x00, 0xFF, 0x5A, None, None):  # twice as the call before has left it
-        memory.forget_rows()
-        if byte is not None:
-            memory.fill(byte)
+        memory.begin(byte)
         assert all(map(torch.equal, outputs(run, tensors, ONE_SM), wanted)), byte
     assert memory.is_intact()
 

@@ -151,7 +151,7 @@ def test_what_follows_a_config_that_ends_its_process(
 def test_ctrl_c_while_a_process_is_renewed_loses_no_trial(
     monkeypatch: pytest.MonkeyPatch, process: Numbered
 ) -> None:
-    """What is behind the first one is cancelled then."""
+    """The trial behind the first one is cancelled then."""
     lost = LostProcess("crashed", "an illegal memory access")
     monkeypatch.setattr(measured, "run_in_process", lambda *_: lost)
     with Measured(CASE, 1, process) as objective:

@@ -25,7 +25,7 @@ from tunefa.runtime.resized_cache import CacheLaunches, ResizedCachePlan, sized
 CUDA = "attention_decode_cuda_sm90"
 CALLS = CacheCalls(page_size=64, sinks=True)
 both = pytest.mark.parametrize("launches", [2, 1], ids=["a second kernel", "the last CTA"])
-"""What combines splits, and how many launches a call has."""
+"""Each way to combine splits, with the launches of a call."""
 
 
 def combining(monkeypatch: pytest.MonkeyPatch, launches: int) -> tuple[Runtime, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import OnCpu
 from tunefa.spec.workload import Workload
 
@@ -33,6 +35,19 @@ class KeptMemory:
         made = torch.full((size + GUARD,), GUARDED, dtype=dtype)
         self._guards.append(made[size:])
         return made[:size].view(shape)
+
+    @classmethod
+    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> KeptMemory:
+        """Puts one in the place of `new_scratch`, for the rest of a test."""
+        made = cls()
+        monkeypatch.setattr(cuda_on_cpu, "new_scratch", made)
+        return made
+
+    def begin(self, byte: int | None) -> None:
+        """Fills it with a byte, or with None leaves what the call before has left but its rows."""
+        self.forget_rows()
+        if byte is not None:
+            self.fill(byte)
 
     def fill(self, byte: int) -> None:
         for tensor in (each for tensors in self.kept.values() for each in tensors):

@@ -62,9 +62,7 @@ class Bench:
 
     def retime(self, trial: Trial) -> Trial:
         """Returns a trial that was judged with a few samples more."""
-        made = launches.prepared(self.case, trial.config, self._tensors)
-        launch = self._stopwatch.prepared(launches.timed(made, self._tensors))
-        more = screened(self._stopwatch, launch, math.inf)
+        more = screened(self._stopwatch, self._prepared(trial.config), math.inf)
         return replace(trial, samples_us=(*trial.samples_us, *more))
 
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:

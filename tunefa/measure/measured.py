@@ -38,8 +38,8 @@ GRACE_S = 3.0
 """How far beyond the end of a search a config on the device may run; most take 0.2 s."""
 _AHEAD = 2
 """The configs that the bench's process has at a time: it begins with the second one as soon as the
-first has ended, while this process learns that. A config takes 30 to 40 ms on an H100, and between
-two of them the device waited 4 ms for a search among four."""
+first has ended, while this process learns that. A config takes 25 to 40 ms on an H100, and with one
+at a time the device was idle for up to a tenth of the end of a sweep, with few slices."""
 
 _Task = tuple[tuple[str, str, str], Mode]
 """The names of a case, and the mode: enough for a process to make its bench."""
@@ -221,6 +221,7 @@ class Measured(Predicted):
         return self._process.submit(run_in_process, task, limit_s)
 
     def _result(self, asked: Future[Any], limit_s: float) -> Any:
+        must_renew = len(self._running) > 1  # else the next task has a new process by itself
         try:
             result = asked.result()
         except TimeoutError:
@@ -228,10 +229,8 @@ class Measured(Predicted):
         except ProcessLost as error:
             result = LostProcess("crashed", f"the process {error}")
         else:
-            if isinstance(result, LostProcess):  # its CUDA context may be unusable now
-                self._renew()
-            return result
-        if len(self._running) > 1:  # else the next task has a new process by itself
+            must_renew = isinstance(result, LostProcess)  # its CUDA context may be unusable now
+        if must_renew:
             self._renew()
         return result
 
@@ -240,8 +239,10 @@ class Measured(Predicted):
         the lost one may have begun with them."""
         self._process.renew()
         loading.warm_up(self._process)
-        behind = [self._running.pop() for _ in range(len(self._running) - 1)]
-        for each in reversed(behind):
+        behind = list(self._running)[1:]
+        for _ in behind:
+            self._running.pop()
+        for each in behind:
             if time.monotonic() < each.until:
                 self._running.append(self._on_device(each.compiled, each.until, RUN_LIMIT_S))
 

@@ -115,6 +115,7 @@ class Predicted:
         return self._has_compiled(wait_s)
 
     def _has_compiled(self, wait_s: float) -> bool:
+        """Answers `is_ready` by the compilers alone: a subclass has more to ask there."""
         self._pending = deque(each for each in self._pending if not each.was_stopped)
         return self._pool.wait_for_one(self._pending, wait_s)
 

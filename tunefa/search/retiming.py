@@ -31,8 +31,10 @@ class Retiming:
     part: Part
     found: dict[Hashable, Trial] = field(default_factory=dict)
     """The trials with more samples, by the config's identity."""
-    lost: set[Hashable] = field(default_factory=set)
-    """The configs during which the device was lost, which are not timed again."""
+
+    def __post_init__(self) -> None:
+        # Configs of an earlier search were raced, perhaps on another device of the same name.
+        self._left_out = {identity(each.config) for each in self.part.earlier}
 
     def again(self, left_s: float) -> bool:
         """Times the one with the fewest samples, if the search has `left_s` seconds. Returns False
@@ -40,26 +42,21 @@ class Retiming:
         trial = self._next()
         if trial is None:
             return False
-        found = self.objective.retime(trial, left_s)
+        key, found = identity(trial.config), self.objective.retime(trial, left_s)
         if found is None:
-            self.lost.add(identity(trial.config))
+            self._left_out.add(key)
             return False
-        self.found[identity(trial.config)] = found
+        self.found[key] = found
         return True
 
     def _next(self) -> Trial | None:
-        """The config to time: of this search, as earlier ones were raced, perhaps on another
-        device of the same name."""
-        earlier = {identity(each.config) for each in self.part.earlier}
+        """The config to time, with its samples so far; None where all have enough."""
         finalists = ranked(self.state.trials_of(self.part.name), self.found)
-        finalists = finalists[: self.state.request.finalists]
-        known = [self.found.get(identity(each.config), each) for each in finalists]
-        few = [
-            each
-            for each in known
-            if 0 < len(each.samples_us) < ENOUGH_SAMPLES
-            and identity(each.config) not in earlier | self.lost
-        ]
+        few = []
+        for each in finalists[: self.state.request.finalists]:
+            known = self.found.get(key := identity(each.config), each)
+            if key not in self._left_out and 0 < len(known.samples_us) < ENOUGH_SAMPLES:
+                few.append(known)
         return min(few, key=lambda each: len(each.samples_us), default=None)
 
 
