@@ -66,9 +66,10 @@ def test_what_is_kept_from_one_posterior_to_the_next_changes_none(
     made, asked = process(), list[int]()
     covariance = Process._covariance
 
-    def counted(self: Process, some: Any) -> Array:
-        asked.append(len(some))
-        return covariance(self, some)
+    def counted(self: Process, some: Any, weighted: Array, trends: Array) -> Array:
+        if len(weighted) == len(PLACES):
+            asked.append(len(some))
+        return covariance(self, some, weighted, trends)
 
     monkeypatch.setattr(Process, "_covariance", counted)
     made.fit(KNOWN, VALUES)
@@ -84,6 +85,20 @@ def test_what_is_kept_from_one_posterior_to_the_next_changes_none(
     made.fit(KNOWN, VALUES)
     made.posterior(KNOWN[:6], VALUES[:6], KNOWN[:0])
     assert asked[-1] == 6, "another fit has other covariances"
+
+
+def test_configs_in_focus_are_predicted_as_among_all() -> None:
+    """Also from values of configs that are not in focus, and when the focus changes again."""
+    whole, made = process(), process()
+    some = np.array([3, 5, 11, 17])
+    for focus in (some, np.array([5, 2]), np.arange(len(PLACES))):
+        for each in (whole, made):
+            each.fit(KNOWN, VALUES)
+        made.focus(focus)
+        for count in (6, 8):
+            given = KNOWN[:count], VALUES[:count], KNOWN[count : count + 2]
+            for mine, own in zip(made.posterior(*given), whole.posterior(*given), strict=True):
+                assert mine == pytest.approx(own[focus], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -170,11 +170,11 @@ def test_times_that_are_known_are_not_asked_for_again(monkeypatch: pytest.Monkey
     feasible = case.feasible()
     opened = Trial(case.default(), "ok", samples_us=(200.0,) * 5)
     part = Part(case, feasible, [], [case.default()], [], 1.0, opened)
-    hoped_us = parts._hoped_us(part, 100.0)
+    hoped_us = parts._hoped_us(None, part, 100.0)
     assert 100.0 < hoped_us < 200.0
     times = [each.time_us for each in estimates(case, feasible.configs)]
     monkeypatch.setattr(parts, "estimates", None)
-    assert parts._hoped_us(replace(part, expected_us=times), 100.0) == hoped_us
+    assert parts._hoped_us(None, replace(part, expected_us=times), 100.0) == hoped_us
 
 
 def opened(search: Request, name: str, us: float) -> Part:

@@ -121,3 +121,21 @@ def test_where_the_times_are_known_only_what_is_faster_is_worth_trying() -> None
     faster = EXPECTED[20] > EXPECTED
     assert (gain[faster] > 0).all() and (gain[~faster] == 0).all()
     assert gain[0] < gain[3], "one that failed is less likely to work than one far from it"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_configs_in_focus_are_believed_in_as_among_all(exact: bool) -> None:
+    prior = np.where(np.arange(len(PLACES)) < 8, -0.5, 1.0).tolist()
+    whole, made = (Surrogate(PLACES, EXPECTED.tolist(), prior, exact) for _ in range(2))
+    (failed, begun, *done), focus = some(12), np.array([2, 30, 17])
+    given = done, TRUE[done].tolist(), {failed: 1.0}, [begun]
+    made.focus(focus)
+    of_all, found = whole.believe(*given), made.believe(*given)
+    for mine, own in (
+        (found.mean, of_all.mean),
+        (found.sd, of_all.sd),
+        (found.works, of_all.works),
+    ):
+        assert mine == pytest.approx(own[focus])
+    assert found.best == of_all.best
+    assert found.expected_improvement() == pytest.approx(of_all.expected_improvement()[focus])

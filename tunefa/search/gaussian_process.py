@@ -14,6 +14,7 @@ Williams, "Gaussian Processes for Machine Learning", 2006, chapter 5).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int64]
+Places = NDArray[np.integer[Any]]
 """Positions in a list: of configs, or of a parameter's values."""
 
 _WEIGHT, _WEIGHT_SD = 0.3, 1.0
@@ -32,7 +33,7 @@ _AMPLITUDE_SD = 0.5
 """The standard deviation of the logarithm of the amplitude."""
 _FEWEST = 4
 """The least number of values that is worth a fit."""
-_REFIT = 1.1
+_REFIT = 1.2
 """The factor by which the number of values must grow before the process is fitted again."""
 _ROWS = 16
 """The configs for which there is memory at first."""
@@ -51,11 +52,17 @@ class Process:
         varies = (places != places[:1]).any(axis=0)
         self._places: Array = places[:, varies].astype(float)
         self._trend, self._noise = trend, noise
+        self._focus: Places = np.arange(len(places))
         self._start = np.log(np.r_[np.full(varies.sum(), _WEIGHT), amplitude])
         self._spread = np.r_[np.full(varies.sum(), _WEIGHT_SD), _AMPLITUDE_SD]
         self._fitted = self._start
         self._fitted_to = 0
-        self._rows: Array = np.empty((_ROWS, len(places)))
+        self._forget_all()
+
+    def focus(self, places: Places) -> None:
+        """Lets `posterior` predict these configs alone, in this order. At first it predicts all.
+        The next one costs (these configs) x (given configs)^2 operations."""
+        self._focus = places
         self._forget_all()
 
     def fit(self, known: Places, values: Array) -> None:
@@ -85,11 +92,12 @@ class Process:
         self._forget_all()
 
     def posterior(self, known: Places, values: Array, sure: Places) -> tuple[Array, Array]:
-        """Returns the mean and the sd of every config, given the `values` of those at `known`.
+        """Returns the mean and the sd of every config of `focus`, given the `values` of the configs
+        at `known`, which may be any.
 
         The configs at `sure` count as known too, with their mean as their value. No config is given
         twice. What an earlier call was given is kept, so each config that is new, or gone, costs
-        little: (configs) x (given configs) operations.
+        little: (configs in focus) x (given configs) operations.
         """
         self._see([*known.tolist(), *sure.tolist()])
         order = {place: row for row, place in enumerate(self._seen)}
@@ -113,13 +121,16 @@ class Process:
         """Begins with no config seen, and the weights and the amplitude that were fitted.
 
         `_root` is the Cholesky factor L of the covariance of the values of the configs that are
-        seen. `_whitened` is L^-1 K, where K has the covariances of these configs with all, and
-        `_variance` what is left of each config's variance.
+        seen. `_whitened` is L^-1 K, where K has the covariances of these configs with those in
+        focus, and `_variance` what is left of the variance of each of these.
         """
         self._seen: list[int] = []
         self._root: Array = np.zeros((0, 0))
-        self._variance: Array = np.exp(2 * self._fitted[-1]) + (self._trend**2).sum(axis=1)
-        self._weighted: Array = self._places * np.exp(self._fitted[:-1])
+        self._rows: Array = np.empty((_ROWS, len(self._focus)))
+        self._weights: Array = np.exp(self._fitted[:-1])
+        self._weighted: Array = self._places[self._focus] * self._weights
+        self._trends: Array = self._trend[self._focus]
+        self._variance: Array = np.exp(2 * self._fitted[-1]) + (self._trends**2).sum(axis=1)
 
     def _see(self, places: Sequence[int]) -> None:
         """Makes these configs the ones that are seen, in any order."""
@@ -132,14 +143,17 @@ class Process:
     def _add(self, new: list[int]) -> None:
         """Adds rows to the Cholesky factor, and to what it whitens."""
         seen, count = len(self._seen), len(self._seen) + len(new)
-        across = self._covariance(new)
-        below = self._whitened[:, new].T
-        own = across[:, new] + self._noise**2 * np.eye(len(new)) - below @ below.T
-        corner = np.linalg.cholesky(own)
+        below = np.zeros((len(new), 0))
+        if seen:
+            apart = self._covariance(self._seen, *self._of(new))
+            below = solve_triangular(self._root, apart, lower=True).T
+        own = self._covariance(new, *self._of(new)) - below @ below.T
+        corner = np.linalg.cholesky(own + self._noise**2 * np.eye(len(new)))
         self._root = np.block([[self._root, np.zeros((seen, len(new)))], [below, corner]])
+        across = self._covariance(new, self._weighted, self._trends)
         across -= below @ self._whitened
         if count > len(self._rows):  # room for more, so that few additions copy them
-            rows, self._rows = self._rows, np.empty((count + count // 2, len(self._places)))
+            rows, self._rows = self._rows, np.empty((count + count // 2, len(self._focus)))
             self._rows[:seen] = rows[:seen]
         # Its inverse is small, and a product with it takes a third of the time of a solve.
         inverse = solve_triangular(corner, np.eye(len(new)), lower=True)
@@ -161,10 +175,15 @@ class Process:
         self._variance += whitened[-1] ** 2
         self._seen.remove(gone)
 
-    def _covariance(self, some: Sequence[int]) -> Array:
-        """The covariances of some configs with all."""
-        covariance: Array = cdist(self._weighted[some], self._weighted, "cityblock")
+    def _of(self, some: Sequence[int]) -> tuple[Array, Array]:
+        """The weighted positions of some configs, and their trends."""
+        return self._places[some] * self._weights, self._trend[some]
+
+    def _covariance(self, some: Sequence[int], weighted: Array, trends: Array) -> Array:
+        """The covariances of some configs with others, of which it is given what `_of` returns."""
+        own, trend = self._of(some)
+        covariance: Array = cdist(own, weighted, "cityblock")
         np.subtract(2 * self._fitted[-1], covariance, out=covariance)
         np.exp(covariance, out=covariance)
-        covariance += self._trend[some] @ self._trend.T
+        covariance += trend @ trends.T
         return covariance

@@ -200,7 +200,7 @@ class Turns:
     def has_borrowers(self, turn: Turn) -> bool:
         """See `Turn.has_borrowers`."""
         with self._changed:
-            return any(each.may_try or each.is_ready for each in self._turns if each is not turn)
+            return any(each.may_try for each in self._turns if each is not turn)
 
     @property
     def searches(self) -> int:

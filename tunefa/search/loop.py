@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.gpu_turns import Turn
+from tunefa.search.lending import CompilerWait, Meanwhile
 from tunefa.search.strategy import Strategy
 from tunefa.spec.trial import Trial
 from tunefa.store.record import ObjectiveKind
@@ -24,15 +25,8 @@ _MODELLED_PLATEAU_TRIALS = 200
 A trial takes a third of a second then, and whether configs fit is harder to predict than times."""
 _GAIN = 0.995
 """A trial is a gain if its time is less than the best time multiplied by this."""
-_PATIENCE_S = 0.5
-"""The seconds that a search waits for a compiler before another one may have the GPU."""
-_LENDS_S = 1.5
-"""A search with less time left lends the GPU to nobody: it would wait for the end of the other
-search's trial, which may take a second."""
 _LAST_S = 0.1
-"""It waits so long for a compiler. Then its kernel's search ends, and the rest of its time is for
-other kernels, the race and other searches. On two simulated GPUs, searches waited such seconds out
-in vain for 4 % of the time."""
+"""A search that shares its GPU is over so long before its race must begin."""
 _ASKED_AT_ONCE = 2
 """The configs that a search with the GPU asks for before its next trial, where one is compiled.
 With two of them, those in progress still become more."""
@@ -148,9 +142,8 @@ class Share:
     """The number of trials that a budget of trials allows at least: the default's."""
     turn: Turn | None = None
     """Its turn at the GPU, where other searches wait for theirs."""
-    meanwhile: Callable[[float], bool] | None = None
-    """Uses the GPU for a moment while the search, which has so many seconds left, waits for a
-    compiler, and no other search would use it. Returns False where it has nothing to do."""
+    meanwhile: Meanwhile | None = None
+    """What it does with the GPU while it waits for a compiler."""
 
     @property
     def deadline(self) -> float:
@@ -217,27 +210,8 @@ class Share:
         right = stopping.found_any or math.isfinite(stopping.to_beat_us)
         if self.turn is None or not right:
             return False
-        until = time.monotonic() + left_s
-        while not self._is_ready(evaluator, self.turn, until - time.monotonic()):
-            left_s = until - time.monotonic()
-            if self.turn.is_wanted or (stopping.found_any and 0.0 < left_s < _LENDS_S):
-                return True
-            if left_s <= 0.0:
-                break
-        return False
-
-    def _is_ready(self, evaluator: Objective, turn: Turn, left_s: float) -> bool:
-        """Whether a config in progress is compiled. Waits for one, for `left_s` seconds at most. If
-        there is time for it, it uses the GPU meanwhile, or lends it."""
-        if evaluator.is_ready(0.0):
-            return True
-        wait_s = min(_PATIENCE_S, max(0.0, left_s))
-        if left_s < _LENDS_S:
-            return evaluator.is_ready(min(wait_s, _LAST_S))
-        if self.meanwhile is not None and not turn.has_borrowers and self.meanwhile(left_s):
-            return evaluator.is_ready(0.0)
-        with turn.lent():
-            return evaluator.is_ready(wait_s)
+        wait = CompilerWait(evaluator, self.turn, self.meanwhile)
+        return wait.gives_way(left_s, stopping.found_any)
 
 
 def patience(objective: ObjectiveKind) -> int:

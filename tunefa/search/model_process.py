@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel.estimate import estimates
+from tunefa.search.config_table import ConfigTable, Positions
 from tunefa.spec import kernel as kernels
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case, Target
@@ -37,7 +38,7 @@ class ModelProcess:
         self._workers = workers
         self._places: dict[str, int] = {}
         self._begun: dict[tuple[str, _Named], Future[Any]] = {}
-        """By task and case: what was begun before it is needed."""
+        """By task and case: what was begun before it is needed. Times are kept until `forget`."""
 
     def begin(self, cases: Sequence[Case]) -> None:
         """Lets the processes begin with the configs of cases, then with their times."""
@@ -66,7 +67,7 @@ class ModelProcess:
         return self._begun[key].done()
 
     def forget(self, workload: Workload) -> None:
-        """Drops what was begun for a workload and not asked for: its search has ended."""
+        """Drops what was begun for a workload: its search has ended."""
         for key in list(self._begun):  # other searches begin theirs meanwhile
             if key[1][1] == str(workload) and (begun := self._begun.pop(key, None)):
                 begun.cancel()
@@ -77,9 +78,12 @@ class ModelProcess:
         return workers.submit(task, (_named(case),), LIMIT_S)
 
     def _result(self, task: Callable[[_Named], Any], case: Case) -> Any:
-        begun = self._begun.pop((task.__name__, _named(case)), None)
+        key = task.__name__, _named(case)
+        begun = self._begun.pop(key, None) or self._submitted(task, case)
+        if task is _timed:
+            self._begun[key] = begun
         try:
-            return (begun or self._submitted(task, case)).result()
+            return begun.result()
         except (TimeoutError, ProcessLost, TaskRaised):
             return None
 
@@ -92,15 +96,14 @@ def _read(case: Case, found: Any) -> Feasible:
     """The answer of `_listed`; without one, the configs are listed here."""
     if found is None:
         return case.feasible()
-    names, rows, refused = found
-    return Feasible(tuple(dict(zip(names, row, strict=True)) for row in rows), refused)
+    positions, refused = found
+    return Feasible(ConfigTable(case.kernel.space.parameters, positions), refused)
 
 
-def _listed(named: _Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]], dict[str, int]]:
-    """Runs in the process: the names of parameters, the values of each config, and the refusals."""
-    found = _feasible(named)
-    names = tuple(found.configs[0]) if found.configs else ()
-    return names, [tuple(each.values()) for each in found.configs], dict(found.refused)
+def _listed(named: _Named) -> tuple[Positions, dict[str, int]]:
+    """Runs in the process: the positions of the configs' values, and the refusals."""
+    found, parameters = _feasible(named), _case(named).kernel.space.parameters
+    return ConfigTable.of(parameters, found.configs).positions, dict(found.refused)
 
 
 def _timed(named: _Named) -> array[float]:

@@ -13,6 +13,7 @@ from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search import candidates, kernel_race, race_time, resume
 from tunefa.search.loop import BEHIND
+from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
 from tunefa.search.strategy import Strategy
@@ -136,7 +137,7 @@ def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
     a race.
     """
     leader_us = min(map(_default_us, parts), default=math.inf)
-    hoped = {part.name: _hoped_us(part, leader_us) for part in parts}
+    hoped = {part.name: _hoped_us(state.model, part, leader_us) for part in parts}
     made = [
         replace(part, behind=hoped[part.name] > (1.0 + BEHIND) * leader_us)
         for part in sorted(parts, key=lambda part: hoped[part.name])
@@ -186,7 +187,7 @@ def _default_us(part: Part) -> float:
     return rank_us(part.opened)
 
 
-def _hoped_us(part: Part, leader_us: float) -> float:
+def _hoped_us(model: ModelProcess | None, part: Part, leader_us: float) -> float:
     """The time that the best config of a kernel may have, from its default's time and the model.
 
     Where the default is not right, nothing is known: it may be as fast as the leader.
@@ -196,8 +197,11 @@ def _hoped_us(part: Part, leader_us: float) -> float:
         return leader_us if math.isinf(default_us) else default_us
     configs = part.feasible.configs
     looked_at = random.Random(0).sample(range(len(configs)), min(LOOKED_AT, len(configs)))
-    if part.expected_us:
-        times = [part.expected_us[place] for place in looked_at]
+    known_us = part.expected_us
+    if not known_us and model is not None and model.has_times(part.case):
+        known_us = model.expected_us(part.case, part.feasible)
+    if known_us:
+        times = [known_us[place] for place in looked_at]
     else:
         asked = [configs[place] for place in looked_at]
         times = [each.time_us for each in estimates(part.case, asked)]

@@ -9,7 +9,7 @@ not with categories. The feasible configs are enumerated, and a sampler here say
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from scipy.spatial.distance import cdist
 
+from tunefa.search.config_table import ConfigTable, Positions
 from tunefa.search.strategy import SearchProblem
 from tunefa.spec.trial import Config
 
@@ -34,10 +35,9 @@ class Candidates:
 
     def __init__(self, problem: SearchProblem) -> None:
         parameters = problem.parameters
-        self.configs = list(problem.configs)
+        self.configs = problem.configs
         self._orders = {p.name: {value: i for i, value in enumerate(p.values)} for p in parameters}
-        places = [self._place(config) for config in self.configs]
-        self.places: NDArray[np.int64] = np.array(places, int).reshape(len(places), len(parameters))
+        self.places: Positions = ConfigTable.of(parameters, problem.configs).positions
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
         self.distributions = {p.name: CategoricalDistribution(p.values) for p in parameters}
@@ -48,7 +48,9 @@ class Candidates:
         self.excess: dict[int, float] = {}
         """(required - available) / available by place, of configs too large for a memory."""
         self.in_progress: list[int] = []
-        self._by_place = {place: i for i, place in enumerate(places)}
+        rows, width = self.places.tobytes(), self.places.itemsize * len(parameters)
+        each = range(len(self.configs))
+        self._by_place = {rows[width * i : width * (i + 1)]: i for i in each}
         self._settled = 0
 
     def find(self, config: Config) -> int | None:
@@ -57,11 +59,11 @@ class Candidates:
             place = self._place(config)
         except KeyError:  # it lacks a parameter, or has another value
             return None
-        return self._by_place.get(place) if len(config) == len(place) else None
+        return self._by_place.get(place) if len(config) == len(self._orders) else None
 
     def at(self, params: Mapping[str, Any]) -> int:
         """The place in `configs` of Optuna's `params`. Raises KeyError if no config has them."""
-        return self._by_place[tuple(self.positions(params).values())]
+        return self._by_place[_row(self.positions(params).values())]
 
     def params(self, chosen: int) -> dict[str, Any]:
         """The config at a place as Optuna's `params`."""
@@ -76,8 +78,8 @@ class Candidates:
         found: NDArray[np.float64] = cdist(self.places, self.places[some], "cityblock")
         return found
 
-    def _place(self, config: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple([order[config[name]] for name, order in self._orders.items()])
+    def _place(self, config: Mapping[str, Any]) -> bytes:
+        return _row(order[config[name]] for name, order in self._orders.items())
 
     def update(self, study: Study) -> None:
         """Reads the trials that the study got or finished since the last update."""
@@ -113,6 +115,11 @@ class Candidates:
             self.end(chosen, trial.value, trial.constraints)
         else:
             self.begin(chosen)
+
+
+def _row(positions: Iterable[int]) -> bytes:
+    """A row of `Candidates.places`, as a key."""
+    return np.fromiter(positions, np.int16).tobytes()
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):

@@ -36,7 +36,8 @@ _DOUBT = 0.1
 
 @dataclass(frozen=True)
 class Belief:
-    """The prediction for every config: mean and sd of its log time, and its probability to work."""
+    """The prediction for every config in focus: mean and sd of its log time, and its probability to
+    work."""
 
     mean: Array
     sd: Array
@@ -90,12 +91,20 @@ class Surrogate:
         given = np.asarray(works_prior, dtype=float)
         self._works_prior: Array = given if len(given) else np.ones(len(prior))
         self._working = Process(places, np.zeros((len(prior), 1)), 1.0, _DOUBT)
+        self._focus: Places = np.arange(len(prior))
+
+    def focus(self, places: Places) -> None:
+        """Lets `believe` predict these configs alone, in this order; at first it predicts all."""
+        self._focus = places
+        for process in (self._times, self._working):
+            process.focus(places)
 
     def believe(
         self, done: Sequence[int], times_us: Sequence[float], failed: Mapping[int, float],
         in_progress: Sequence[int],
     ) -> Belief:  # fmt: skip
-        """Predicts all configs from the trials so far, which are given by their places in the list.
+        """Predicts the configs in focus from the trials so far, which are given by their places in
+        the list, and may be any.
 
         `done` worked and took `times_us`. `failed` says how badly each failed, from 0 to 1. Configs
         in progress are taken to have their expected times, without doubt (the "kriging believer" of
@@ -104,8 +113,9 @@ class Surrogate:
         log = np.log(np.asarray(times_us, dtype=float))
         best = float(log.min(initial=np.inf))
         works = self._works(np.asarray(done, dtype=int), failed)
+        prior = self._prior[self._focus]
         if self._exact:
-            return Belief(self._prior, np.zeros(len(self._prior)), works, best, exact=True)
+            return Belief(prior, np.zeros(len(prior)), works, best, exact=True)
         kept = _in_fit(log)
         known = np.asarray(done, dtype=int)[kept]
         over = log[kept] - best
@@ -115,19 +125,19 @@ class Surrogate:
         self._times.fit(known, residual - offset)
         sure = np.asarray(in_progress, dtype=int)
         mean, sd = self._times.posterior(known, residual - offset, sure)
-        return Belief(mean + offset + self._prior, sd, works, best)
+        return Belief(mean + offset + prior, sd, works, best)
 
     def _works(self, done: Places, failed: Mapping[int, float]) -> Array:
         """The probabilities to work; all 1 while nothing has failed and nothing was expected to."""
         if not failed and self._works_prior.min(initial=1.0) >= 1.0:
-            return np.ones(len(self._prior))
+            return np.ones(len(self._focus))
         done, which = done[-_POINTS // 2 :], np.array([*failed][-_POINTS // 2 :], dtype=int)
         known = np.r_[done, which]
         seen = np.r_[np.ones(len(done)), [-failed[place] for place in which.tolist()]]
         off = seen - self._works_prior[known]
         self._working.fit(known, off)
         mean, sd = self._working.posterior(known, off, known[:0])
-        chance: Array = ndtr((self._works_prior + mean) / sd)
+        chance: Array = ndtr((self._works_prior[self._focus] + mean) / sd)
         return chance
 
 

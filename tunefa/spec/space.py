@@ -8,7 +8,7 @@ the compiler decides about the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,7 @@ class Parameter:
 class Feasible:
     """The configs that the rules of a space allow, and how many configs each rule refused."""
 
-    configs: tuple[dict[str, Any], ...]
+    configs: Sequence[dict[str, Any]]
     refused: Mapping[str, int]
     """By rule, in the order of the file: how many configs it was the first rule to refuse."""
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.support.sample_problem import BEST, FEASIBLE, good, landscape_us, problem, proposals
+from tests.support.sample_problem import (
+    BEST,
+    FEASIBLE,
+    SMALL,
+    good,
+    landscape_us,
+    problem,
+    proposals,
+)
 from tunefa.search import strategies
 from tunefa.search.strategies import prior
 from tunefa.search.study import Study
@@ -73,3 +82,47 @@ def test_it_leaves_a_region_whose_favourites_fail(name: str) -> None:
     judge = lambda c: Trial(c, "crashed") if c["BLOCK_M"] >= 128 else good(c)  # noqa: E731
     proposed = proposals(name, 40, judge)
     assert sum(c["BLOCK_M"] >= 128 for c in proposed[20:]) <= 5
+
+
+@pytest.mark.parametrize("name", ["prior", "auto"])
+def test_a_few_candidates_in_focus_find_a_planted_optimum_nearly_as_soon(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prior, "FOCUS", 24)
+    monkeypatch.setattr(prior, "LOOKED_AT", 96)
+    assert proposals(name, 60, good).index(BEST) < 60  # of 776
+
+
+def test_the_focus_has_the_greatest_expected_improvement(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem(FEASIBLE)
+    sampler = prior.Prior(asked)
+    strategy = Study(sampler)
+    for config in FEASIBLE[::60]:
+        strategy.tell(good(config))
+    monkeypatch.setattr(prior, "FOCUS", len(FEASIBLE))
+    gain = sampler.belief().expected_improvement()
+    order = np.argsort(-gain)
+    monkeypatch.setattr(prior, "FOCUS", 24)
+    again = prior.Prior(asked)
+    strategy = Study(again)
+    for config in FEASIBLE[::60]:
+        strategy.tell(good(config))
+    again.belief()
+    assert set(again.focus) == set(sampler.focus[order[:24]])
+    assert set(again.near_best(1)) - set(again.focus)
+    again.belief(again.near_best(1))
+    assert set(again.near_best(1)) <= set(again.focus)
+
+
+def test_the_focus_is_chosen_again_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are proposed in the end, and what is looked at is the model's favourites, those near the
+    best, and others by chance."""
+    for name, count in (("FOCUS", 4), ("LOOKED_AT", 8)):
+        monkeypatch.setattr(prior, name, count)
+    sampler = prior.Prior(problem(SMALL))
+    strategy = Study(sampler)
+    proposed = list[Config]()
+    while (config := strategy.ask()) is not None:
+        proposed.append(config)
+        strategy.tell(good(config))
+    assert sorted(map(repr, proposed)) == sorted(map(repr, SMALL))

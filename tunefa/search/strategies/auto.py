@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tunefa.search.decisive import Decisive
 from tunefa.search.sampler import FeasibleSampler, InOrder
@@ -25,7 +24,6 @@ from tunefa.search.strategy import SearchProblem
 
 FAIR_TRIALS = prior.FAIR_TRIALS
 _NEIGHBOUR_EVERY = 5
-_BEST = 3
 
 
 class Auto(prior.Prior):
@@ -41,20 +39,12 @@ class Auto(prior.Prior):
     def promising(self, number: int) -> int:
         """Returns the greatest expected improvement, every fifth time among the best's
         neighbours."""
-        belief = self.belief()
-        gain = belief.expected_improvement()
-        near_best = (number + 1) % _NEIGHBOUR_EVERY == 0 and not belief.exact
-        if near_best and (neighbours := self._neighbours()).any():
-            gain = np.where(neighbours, gain, -np.inf)
-        return self.best_of(gain)
-
-    def _neighbours(self) -> NDArray[np.bool_]:
-        """Says of each candidate whether it is untried and one step from one of the best."""
-        found = self.candidates
-        right = {place: us for place, us in found.times.items() if us is not None}
-        best = sorted(right, key=lambda place: right[place])[:_BEST]
-        neighbours: NDArray[np.bool_] = found.untried & (found.steps(best) == 1).any(axis=1)
-        return neighbours
+        is_turn = (number + 1) % _NEIGHBOUR_EVERY == 0 and not self.exact
+        near = self.near_best(1) if is_turn else ()
+        if not len(near):
+            return super().promising(number)
+        gain = self.belief(near).expected_improvement()
+        return self.best_of(np.where(np.isin(self.focus, near), gain, -np.inf))
 
 
 def known(of: FeasibleSampler, problem: SearchProblem) -> list[int]:

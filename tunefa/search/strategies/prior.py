@@ -10,7 +10,7 @@ trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,21 @@ _CLEARLY = 0.25
 free."""
 _APART = 3
 """The least number of steps along the parameters' lists between the first trials."""
+_BEST = 3
+"""The best trials whose neighbours are looked at."""
+FOCUS = 1024
+"""The candidates that the surrogate predicts for each trial. They have the greatest expected
+improvement of those that it looked at last. With all 93,648 configs of a kernel, an ask took 40 to
+125 ms."""
+LOOKED_AT = 16384
+"""It looks at so many candidates. Half of them are those that the cost model expects to be the
+fastest, the others are chosen by chance. Candidates near the best trials come on top: without them
+100 trials ended 6 % above the best of a space where each value of a parameter has a factor of 5 %
+that the model does not know; with them 4 %, as with all candidates (8 seeds)."""
+_NEAR = 2
+"""The steps from the best trials to such candidates."""
+_MORE, _MOST_MORE = 1.5, 128
+"""It looks again when there are so many times as many trials, or so many more."""
 
 
 class Prior(FeasibleSampler):
@@ -39,10 +54,13 @@ class Prior(FeasibleSampler):
         super().__init__(problem)
         self._random = np.random.default_rng(problem.seed)
         self._expected_us = np.asarray(problem.expected_us, dtype=float)
-        self._exact = problem.exact
+        self.exact = problem.exact
         self._works_prior = [max(-1.0, min(1.0, free / _CLEARLY)) for free in problem.free_memory]
         self._opening = self.opening(problem)
         self._surrogate: Surrogate | None = None
+        self.focus: NDArray[np.int64] = np.zeros(0, int)
+        """The places of the candidates that `belief` predicts."""
+        self._looks_at = 0.0
 
     def choose(self, study: Study, number: int) -> int:
         """Returns the next of the first trials; after them, the most promising config."""
@@ -70,19 +88,54 @@ class Prior(FeasibleSampler):
     def hoped_gain(self, best_us: float) -> float:
         """The greatest expected improvement over `best_us`, of the log time."""
         belief = replace(self.belief(), best=math.log(best_us) if best_us > 0 else -math.inf)
-        gain = belief.expected_improvement()[self.candidates.untried]
+        gain = belief.expected_improvement()[self.candidates.untried[self.focus]]
         return max(0.0, float(gain.max(initial=0.0)))
 
-    def belief(self) -> Belief:
-        """The surrogate's prediction for all candidates, from the trials so far."""
-        found = self.candidates
+    def belief(self, also: Sequence[int] | NDArray[np.int64] = ()) -> Belief:
+        """The surrogate's prediction for the candidates of `focus`, from the trials so far. `also`
+        are places of candidates that must be in focus."""
         if self._surrogate is None:
             self._surrogate = Surrogate(
-                found.places, self._expected_us.tolist(), self._works_prior, self._exact
+                self.candidates.places, self._expected_us.tolist(), self._works_prior, self.exact
             )
+        trials, untried = len(self.candidates.times), self.candidates.untried
+        if trials >= self._looks_at or not untried[self.focus].any():
+            self._looks_at = max(1.0, min(_MORE * trials, trials + _MOST_MORE))
+            self._set_focus(self._surrogate, self._looked_at())
+            if len(self.focus) > FOCUS:
+                gain = self._believe(self._surrogate).expected_improvement()
+                most = np.argpartition(gain, -FOCUS)[-FOCUS:]
+                self._set_focus(self._surrogate, self.focus[most])
+        if len(missing := np.setdiff1d(also, self.focus)):
+            self._set_focus(self._surrogate, np.r_[self.focus, missing])
+        return self._believe(self._surrogate)
+
+    def _looked_at(self) -> NDArray[np.int64]:
+        """The places of the untried candidates of which the focus is chosen."""
+        order = np.argsort(self._expected_us, kind="stable")
+        order = order[self.candidates.untried[order]]
+        others = self._random.permutation(order[LOOKED_AT // 2 :])
+        some = np.r_[order[: LOOKED_AT // 2], others[: LOOKED_AT // 2]]
+        return np.union1d(some, self.near_best(_NEAR)) if len(order) > LOOKED_AT else some
+
+    def near_best(self, steps: int) -> NDArray[np.int64]:
+        """The places of the untried candidates that are up to so many steps from one of the best
+        trials."""
+        found = self.candidates
+        right = {place: us for place, us in found.times.items() if us is not None}
+        best = sorted(right, key=lambda place: right[place])[:_BEST]
+        return np.flatnonzero(found.untried & (found.steps(best) <= steps).any(axis=1))
+
+    def _set_focus(self, surrogate: Surrogate, places: NDArray[np.int64]) -> None:
+        self.focus = np.sort(places)
+        surrogate.focus(self.focus)
+
+    def _believe(self, surrogate: Surrogate) -> Belief:
+        """The surrogate's prediction for the candidates of `focus`."""
+        found = self.candidates
         done = [place for place, time_us in found.times.items() if time_us is not None]
         times = [time_us for time_us in found.times.values() if time_us is not None]
-        return self._surrogate.believe(done, times, self._failed(), found.in_progress)
+        return surrogate.believe(done, times, self._failed(), found.in_progress)
 
     def _failed(self) -> dict[int, float]:
         """How badly each failed trial failed, from 0 to 1, by place.
@@ -95,9 +148,10 @@ class Prior(FeasibleSampler):
         return {place: min(1.0, found.excess.get(place, _CLEARLY) / _CLEARLY) for place in failed}
 
     def best_of(self, score: NDArray[np.float64]) -> int:
-        """Returns the untried candidate of the highest score, a random one of several."""
-        shuffled = self._random.permutation(np.flatnonzero(self.candidates.untried))
-        return int(shuffled[score[shuffled].argmax()])
+        """Returns the untried candidate in focus of the highest score, a random one of several."""
+        untried = np.flatnonzero(self.candidates.untried[self.focus])
+        shuffled = self._random.permutation(untried)
+        return int(self.focus[shuffled[score[shuffled].argmax()]])
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
