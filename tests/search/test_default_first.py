@@ -47,7 +47,7 @@ def test_several_configs_may_come_first() -> None:
         def __init__(self) -> None:
             self.left: list[Config] = [{"A": 2}, {"A": 1}, {"A": 3}]
 
-        def ask(self) -> Config | None:
+        def ask(self, compiled: bool = False) -> Config | None:
             return self.left.pop(0) if self.left else None
 
         def tell(self, trial: Trial) -> None:

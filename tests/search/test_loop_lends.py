@@ -15,7 +15,8 @@ from tests.support.fake_objective import KERNEL, Fake, request
 from tunefa.search import lending, loop
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.gpu_turns import Turns
-from tunefa.search.loop import Share, StoppingRule
+from tunefa.search.share import Share
+from tunefa.search.stopping import StoppingRule
 from tunefa.spec.trial import Config, Trial
 
 OTHERS_S = 1.0
@@ -61,7 +62,7 @@ class Lends:
 class Never:
     """A strategy that proposes one config for ever."""
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         return {"A": 0}
 
     def tell(self, trial: Trial) -> None:
@@ -113,7 +114,7 @@ class Counted(Never):
     def __init__(self) -> None:
         self.asked = 0
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         self.asked += 1
         return {"A": self.asked}
 
@@ -178,15 +179,6 @@ def test_a_search_that_waits_uses_the_gpu_unless_others_do(clock: Clock, from_s:
     assert turn.lent_at and turn.lent_at[0] - start >= min(from_s, 3.0)
     if math.isinf(from_s):
         assert len(used) >= 30, "it goes on to lend where nothing is left to time"
-
-
-def test_a_search_that_shares_its_gpu_ends_when_the_race_must_begin(clock: Clock) -> None:
-    own = Share(Budget(seconds=100.0), 1.0, 0, 80.0, turn=Turns().new("", 1.0))
-    assert own.search_until() - clock.now == 20.0 and not own.is_over
-    clock.sleep(20.0)
-    assert own.is_over and not replace(own, turn=None).is_over
-    clock.sleep(30.0)
-    assert own.search_until() - clock.now == pytest.approx(5.0), "most is for the race"
 
 
 def test_a_reserve_that_races_have_shown_is_kept(clock: Clock) -> None:

@@ -23,7 +23,7 @@ class Letters:
     def __init__(self) -> None:
         self.left, self.told = ["c", "d"], list[Config]()
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         return {"A": self.left.pop(0)} if self.left else None
 
     def tell(self, trial: Trial) -> None:

@@ -93,7 +93,7 @@ def test_the_strategy_learns_of_earlier_trials() -> None:
             self.trials: list[Trial] = []
             self.left = [{"A": n} for n in range(5)]
 
-        def ask(self) -> Config | None:
+        def ask(self, compiled: bool = False) -> Config | None:
             return self.left.pop(0) if self.left else None
 
         def tell(self, trial: Trial) -> None:

@@ -22,9 +22,9 @@ from tunefa.measure.objective import Raced
 from tunefa.search import candidates, parts, proposer
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
-from tunefa.search.loop import StoppingRule
 from tunefa.search.parts import Part
 from tunefa.search.request import Request, Result
+from tunefa.search.stopping import StoppingRule
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial

@@ -16,10 +16,10 @@ from tunefa.measure.objective import Raced
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.search.gpu_turns import Turns
-from tunefa.search.loop import StoppingRule
 from tunefa.search.parts import Part
 from tunefa.search.request import Processes
 from tunefa.search.state import SearchState
+from tunefa.search.stopping import StoppingRule
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import Trial
 

@@ -37,6 +37,8 @@ from tunefa.runtime.argument_checks import check_tensor
 from tunefa.runtime.chip import Chip
 from tunefa.search import loop, strategies
 from tunefa.search.budget import Budget
+from tunefa.search.share import Share
+from tunefa.search.stopping import StoppingRule
 from tunefa.search.strategy import SearchProblem
 from tunefa.search.winner import Winner
 from tunefa.spec.target import Case, Target
@@ -210,8 +212,8 @@ def _trials(part: _Part, asked: Asked, budget: Budget, share: float) -> Iterator
         strategy = strategies.create(asked.strategy, problem)
     for trial in part.trials.values():
         strategy.tell(trial)
-    until = loop.Share(budget, share, 0, part.objective.reserve_s)
-    stopping = loop.StoppingRule().resumed(list(part.trials.values()))
+    until = Share(budget, share, 0, part.objective.reserve_s)
+    stopping = StoppingRule().resumed(list(part.trials.values()))
     for trial in loop.trials(strategy, part.objective, until, stopping):
         yield trial
         strategy.tell(trial)

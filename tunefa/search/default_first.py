@@ -21,13 +21,13 @@ class DefaultFirst:
         self._left = list(first)
         self._first = {identity(config) for config in first}
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         """Returns the first configs, then what the strategy proposes, but none of them again."""
-        if self._left:
+        if self._left and not compiled:
             return self._left.pop(0)
-        config = self._strategy.ask()
+        config = self._strategy.ask(compiled)
         while config is not None and identity(config) in self._first:
-            config = self._strategy.ask()
+            config = self._strategy.ask(compiled)
         return config
 
     def tell(self, trial: Trial) -> None:

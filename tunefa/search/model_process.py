@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel.estimate import estimates
+from tunefa.search.compiled_before import compiler_sees
 from tunefa.search.config_table import ConfigTable, Positions
 from tunefa.spec import kernel as kernels
 from tunefa.spec.space import Feasible
@@ -41,8 +42,9 @@ class ModelProcess:
         """By task and case: what was begun before it is needed. Times are kept until `forget`."""
 
     def begin(self, cases: Sequence[Case]) -> None:
-        """Lets the processes begin with the configs of cases, then with their times."""
-        for task, case in itertools.product((_listed, _timed), cases):
+        """Lets the processes begin with the configs of cases, then with their times, then with what
+        compilers see of them."""
+        for task, case in itertools.product((_listed, _timed, _seen), cases):
             key = task.__name__, _named(case)
             if key not in self._begun:
                 self._begun[key] = self._submitted(task, case)
@@ -58,6 +60,14 @@ class ModelProcess:
         if found is None or len(found) != len(feasible.configs):
             return [each.time_us for each in estimates(case, feasible.configs)]
         return list(found)
+
+    def compiler_sees(self, case: Case) -> list[bool] | None:
+        """Returns what `compiled_before.compiler_sees` does, if it is known by now."""
+        begun = self._begun.get((_seen.__name__, _named(case)))
+        if begun is None or not begun.done() or begun.cancelled() or begun.exception() is not None:
+            return None
+        found: list[bool] = begun.result()
+        return found
 
     def has_times(self, case: Case) -> bool:
         """Returns whether `expected_us` of a case waits for nothing. Begins with it otherwise."""
@@ -109,6 +119,11 @@ def _listed(named: _Named) -> tuple[Positions, dict[str, int]]:
 def _timed(named: _Named) -> array[float]:
     """Runs in the process: the expected times in us, in the order of `_listed`."""
     return array("d", (e.time_us for e in estimates(_case(named), _feasible(named).configs)))
+
+
+def _seen(named: _Named) -> list[bool]:
+    """Runs in the process: see `compiled_before.compiler_sees`."""
+    return compiler_sees(_case(named), _feasible(named).configs)
 
 
 @functools.lru_cache(_KEPT)

@@ -12,10 +12,10 @@ from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search import candidates, kernel_race, race_time, resume
-from tunefa.search.loop import BEHIND
 from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
+from tunefa.search.stopping import BEHIND
 from tunefa.search.strategy import Strategy
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case

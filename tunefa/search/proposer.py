@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefa.costmodel import anchored
-from tunefa.search import candidates, loop, resume, strategies, study
+from tunefa.search import candidates, resume, strategies, study
 from tunefa.search.budget import LOOK_S
 from tunefa.search.default_first import DefaultFirst
 from tunefa.search.parts import Part
 from tunefa.search.state import SearchState
+from tunefa.search.stopping import StoppingRule
+from tunefa.search.stopping import patience as patience_of
 from tunefa.search.strategy import Strategy
 from tunefa.spec.trial import Config, Trial
 
@@ -28,6 +30,9 @@ def strategy(state: SearchState, part: Part, trials_left: int | None) -> Strateg
     problem = candidates.search_problem(
         request, part.case, part.feasible, part.known, trials_left, expected_us
     )
+    if state.compiled is not None:
+        sees = None if state.model is None else state.model.compiler_sees(part.case)
+        problem = replace(problem, compiled=state.compiled.of(part.case, sees))
     if state.anchor is not None:  # its trials have the kernel's level too
         problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
     problem = replace(problem, to_beat_us=min(to_beat_us(state), _known_us(state, part)))
@@ -37,17 +42,17 @@ def strategy(state: SearchState, part: Part, trials_left: int | None) -> Strateg
     return resume.Continued(made, part.tried)
 
 
-def stopping_rule(state: SearchState, part: Part) -> loop.StoppingRule:
+def stopping_rule(state: SearchState, part: Part) -> StoppingRule:
     """The rule that says when to stop the search of a kernel.
 
     One whose default is too slow to win gets a look if there is time for it, else none.
     """
     request = state.request
-    fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
+    fair, patience = strategies.fair_trials(request.strategy), patience_of(request.objective)
     left_s = request.budget.deadline(part.share) - time.monotonic()
     if part.behind and left_s < 2 * LOOK_S:
         fair = 0.0
-    return loop.StoppingRule(to_beat_us(state), fair, patience).resumed(part.tried)
+    return StoppingRule(to_beat_us(state), fair, patience).resumed(part.tried)
 
 
 def to_beat_us(state: SearchState) -> float:
@@ -70,9 +75,11 @@ class AskedEarly:
         """`asked` has proposed these `configs`."""
         self._asked, self._left = asked, list(configs)
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         """Returns these configs, then what the strategy proposes."""
-        return self._left.pop(0) if self._left else self._asked.ask()
+        if self._left and not compiled:
+            return self._left.pop(0)
+        return self._asked.ask(compiled)
 
     def tell(self, trial: Trial) -> None:
         """Passes the trial on to the strategy; its config was tried before its turn, perhaps."""

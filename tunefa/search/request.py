@@ -12,6 +12,7 @@ from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
+from tunefa.search.compiled_before import CompiledBefore
 from tunefa.search.gpu_turns import Turn
 from tunefa.search.model_process import ModelProcess
 from tunefa.spec.arch import NpuArch
@@ -97,6 +98,8 @@ class Processes:
     compilers: Workers
     model: ModelProcess | None = None
     """The process that lists configs and asks the cost model; with None, each search does so."""
+    compiled: CompiledBefore | None = None
+    """What the searches have compiled; with None, no search asks."""
     turn: Turn | None = None
     """Its turn at the bench, where several searches prepare at once."""
 

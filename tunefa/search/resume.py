@@ -168,11 +168,11 @@ class Continued:
         for trial in earlier:
             strategy.tell(trial)
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         """Returns the strategy's next config that was not tried; None if none is left."""
-        config = self._strategy.ask()
+        config = self._strategy.ask(compiled)
         while config is not None and identity(config) in self._done:
-            config = self._strategy.ask()
+            config = self._strategy.ask(compiled)
         return config
 
     def tell(self, trial: Trial) -> None:

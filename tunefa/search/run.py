@@ -36,7 +36,9 @@ from tunefa.search import (
 )
 from tunefa.search.parts import Part
 from tunefa.search.request import Processes, Progress, Request, Result
+from tunefa.search.share import Share
 from tunefa.search.state import SearchState
+from tunefa.search.stopping import StoppingRule
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
@@ -81,7 +83,7 @@ def search(
         state = SearchState(request, on_progress, journal, storage, process)
         if shared is not None:
             state.compilers, state.turn = shared.compilers, shared.turn
-            state.model = model
+            state.model, state.compiled = model, shared.compiled
         _search_kernels(state, feasible, store)
         record = _record(state, feasible)
         stored = store.add(record) if record and request.replay is None else None
@@ -133,7 +135,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     reserve_s = parts.reserve_s(state, part, objective.reserve_s, race_time.FINALISTS)
     again = retiming.of(state, part, objective)
     meanwhile = None if again is None else again.again
-    share = loop.Share(request.budget, part.share, started, reserve_s, least, state.turn, meanwhile)
+    share = Share(request.budget, part.share, started, reserve_s, least, state.turn, meanwhile)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
         state.report_progress(part.name)
@@ -161,7 +163,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         _race(state, part, objective, finalists, share.deadline)
 
 
-def _may_win(state: SearchState, kernel: str, stopping: loop.StoppingRule) -> bool:
+def _may_win(state: SearchState, kernel: str, stopping: StoppingRule) -> bool:
     """Whether a kernel may win where times are predicted: the interpreter checks it only then."""
     if state.request.objective != "predicted" or not state.winners:
         return True
@@ -171,7 +173,7 @@ def _may_win(state: SearchState, kernel: str, stopping: loop.StoppingRule) -> bo
     return anchored.ranked(state.anchor, found)[0][0] == kernel
 
 
-def _is_left_out(state: SearchState, part: Part, stopping: loop.StoppingRule) -> bool:
+def _is_left_out(state: SearchState, part: Part, stopping: StoppingRule) -> bool:
     """Whether the race of a kernel that has lost is left out, as a search that shares its GPU would
     take longer than it may. The race would only say how far behind the kernel is."""
     if state.turn is None or not stopping.behind or not state.winners:

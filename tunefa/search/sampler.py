@@ -50,6 +50,7 @@ class Candidates:
         self.in_progress: list[int] = []
         rows, width = self.places.tobytes(), self.places.itemsize * len(parameters)
         each = range(len(self.configs))
+        self.compiled = problem.compiled
         self._by_place = {rows[width * i : width * (i + 1)]: i for i in each}
         self._settled = 0
 
@@ -89,6 +90,11 @@ class Candidates:
             self._take(trial)
         while self._settled < len(trials) and trials[self._settled].state.is_finished():
             self._settled += 1
+
+    def note_compiled(self, chosen: int) -> None:
+        """Notes that there is a binary of a config."""
+        if self.compiled is not None:
+            self.compiled.add(self.places[chosen])
 
     def begin(self, chosen: int) -> None:
         """Takes a config to be in progress."""
@@ -138,6 +144,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def hoped_gain(self, best_us: float) -> float | None:
         """How much below the log of `best_us` the log time of the most promising untried candidate
         is expected to be; None for a sampler without a model."""
+        return None
+
+    def choose_compiled(self) -> int | None:
+        """Returns the place of an untried candidate that needs no compiler, and may be an
+        improvement; None if it knows of none, or is a sampler without a model."""
         return None
 
     @abc.abstractmethod

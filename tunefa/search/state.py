@@ -11,6 +11,7 @@ from optuna.storages import BaseStorage
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
+from tunefa.search.compiled_before import CompiledBefore
 from tunefa.search.gpu_turns import Turn
 from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import FinishedTrial, Progress, Request
@@ -51,6 +52,8 @@ class SearchState:
     """The processes that compile what is measured; with None, each kernel has its own."""
     model: ModelProcess | None = None
     """See `Processes.model`."""
+    compiled: CompiledBefore | None = None
+    """See `Processes.compiled`."""
     turn: Turn | None = None
     """See `Processes.turn`."""
     gave_way: bool = False

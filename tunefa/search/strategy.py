@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tunefa.search.compiled_before import Binaries
 from tunefa.spec.space import Parameter
 from tunefa.spec.trial import Config, Trial
 
@@ -39,6 +40,9 @@ class SearchProblem:
     to_beat_us: float = math.inf
     """With `least_us`: the time below which a config would be recommended, whatever the trials of
     this problem are; infinite if there is none."""
+    compiled: Binaries | None = None
+    """The binaries that there are, where searches share compilers; None if it makes no
+    difference."""
     memories: tuple[str, ...] = ()
     """The memories whose excess the compiler of an NPU reports."""
 
@@ -46,8 +50,10 @@ class SearchProblem:
 class Strategy(Protocol):
     """Proposes configs to the search loop, and is told their trials."""
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         """Returns a feasible config that it did not propose before; None if none is left to try.
+        If `compiled`, one that needs no compiler and may be an improvement, see
+        `SearchProblem.compiled`.
 
         After None it may be asked again when it was told another trial.
         """

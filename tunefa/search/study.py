@@ -129,13 +129,18 @@ class Study:
             name = f"{saved.name}-{number}"
         return study
 
-    def ask(self) -> Config | None:
+    def ask(self, compiled: bool = False) -> Config | None:
         """Returns a config that was neither asked for nor told before; None if none is left, or if
-        the sampler finds none worth trying now."""
+        the sampler finds none worth trying now. If `compiled`, one that needs no compiler."""
         if not self._candidates.untried.any() or self._sampler.is_settled():
             return None
         with _storage_errors(self._name):
-            chosen = self._sampler.choose(self._study, self._count)
+            if compiled:
+                chosen = self._sampler.choose_compiled()
+            else:
+                chosen = self._sampler.choose(self._study, self._count)
+            if chosen is None:
+                return None
             config = self._candidates.configs[chosen]
             self._asked[chosen] = self._made(chosen, TrialState.RUNNING, {"config": _text(config)})
         self._candidates.begin(chosen)
@@ -152,6 +157,8 @@ class Study:
             time_us = None
         if chosen is None:
             self._sampler.others.append(time_us)
+        elif trial.resources is not None:
+            self._candidates.note_compiled(chosen)
         if chosen is None or chosen in self._candidates.times:
             return
         constraints, value = self._constraints(trial, time_us), time_us or self._penalty()

@@ -22,6 +22,7 @@ import optuna
 from tunefa.compile.launch import driver
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
+from tunefa.search.compiled_before import CompiledBefore
 from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
 from tunefa.search.model_process import ModelProcess
 from tunefa.search.request import Processes, Request, Result
@@ -83,7 +84,7 @@ def _shared(started: Started | None) -> Processes | None:
     if started is None:
         return None
     model = ModelProcess(*started.models) if started.models else None
-    return Processes(started.bench, started.compilers, model)
+    return Processes(started.bench, started.compilers, model, CompiledBefore())
 
 
 def targets(plan: Plan) -> list[Target]:

@@ -43,8 +43,8 @@ class Auto(prior.Prior):
         near = self.near_best(1) if is_turn else ()
         if not len(near):
             return super().promising(number)
-        gain = self.belief(near).expected_improvement()
-        return self.best_of(np.where(np.isin(self.focus, near), gain, -np.inf))
+        worth = self.worth(self.belief(near))
+        return self.best_of(np.where(np.isin(self.focus, near), worth, -np.inf))
 
 
 def known(of: FeasibleSampler, problem: SearchProblem) -> list[int]:

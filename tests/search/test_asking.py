@@ -1,0 +1,122 @@
+"""tunefa/search/asking.py: how many configs a search has in progress."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.fake_objective import KERNEL, Fake, request
+from tunefa.search import asking, loop
+from tunefa.search.asking import Asking
+from tunefa.search.budget import Budget
+from tunefa.search.gpu_turns import Turns
+from tunefa.search.share import Share
+from tunefa.search.stopping import StoppingRule
+from tunefa.spec.trial import Config, Trial, identity
+
+FOUND = Trial({"A": -1}, "ok", predicted_us=100.0)
+
+
+class Numbers:
+    """Proposes 0, 1, 2 and so on; from 100 on there are `free` that need no compiler."""
+
+    free = 0
+
+    def __init__(self) -> None:
+        self.asked, self.asked_free = 0, 0
+
+    def ask(self, compiled: bool = False) -> Config | None:
+        if compiled:
+            self.asked_free += 1
+            return {"A": 100 + self.asked_free} if self.asked_free <= self.free else None
+        self.asked += 1
+        return {"A": self.asked - 1}
+
+    def tell(self, trial: Trial) -> None:
+        pass
+
+
+class Waits(Fake):
+    """Its compilers are at work. Configs from 100 on are compiled at once."""
+
+    width = 8
+
+    def is_ready(self, wait_s: float) -> bool:
+        return any(config["A"] >= 100 for config in self.pending)
+
+
+def fake() -> Fake:
+    return Fake(request().case(KERNEL))
+
+
+def share(turn: Any = None) -> Share:
+    return Share(Budget(seconds=100.0), 1.0, 0, 0.0, turn=turn)
+
+
+def test_with_the_gpu_it_asks_for_little_where_the_strategy_takes_its_time(clock: Clock) -> None:
+    class Slow(Numbers):
+        pause_s = 0.02
+
+        def ask(self, compiled: bool = False) -> Config | None:
+            time.sleep(self.pause_s if self.asked >= 4 else 0.0)  # four are prepared
+            return super().ask()
+
+    own = replace(share(Turns().new("", 1.0)), budget=Budget(trials=20))
+    evaluator, strategy, asked = fake(), Slow(), []
+    evaluator.width = 8
+    for _ in loop.trials(strategy, evaluator, own, StoppingRule()):
+        asked.append(strategy.asked)
+    assert asked[:3] == [5, 7, 9], "what is prepared at once, then two for each trial"
+    strategy = Slow()
+    next(loop.trials(strategy, evaluator, replace(own, turn=None), StoppingRule()))
+    assert strategy.asked == 8, "without others that wait for the GPU"
+
+
+def made(evaluator: Fake, strategy: Numbers, turn: Any, *earlier: Trial) -> Asking:
+    stopping = StoppingRule().resumed(earlier)
+    return Asking(strategy, evaluator, share(turn), stopping, time.monotonic() + 100.0)
+
+
+@pytest.mark.parametrize(("free", "on_top"), [(0, 0), (3, 3), (50, asking._ON_TOP)])
+def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
+    clock: Clock, free: int, on_top: int
+) -> None:
+    class Slow(Waits):
+        def is_ready(self, wait_s: float) -> bool:
+            return False
+
+    evaluator, strategy = Slow(request().case(KERNEL)), Numbers()
+    strategy.free = free
+    own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
+    own.ask_more()
+    own.ask_compiled()
+    assert own.in_progress == own.submitted == Slow.width + on_top
+    assert own.on_top == {identity({"A": 101 + number}) for number in range(on_top)}
+    asked = strategy.asked_free
+    own.ask_compiled()
+    assert strategy.asked_free - asked == (0 if on_top == asking._ON_TOP else 1)
+
+
+def test_it_asks_for_no_more_of_them_than_the_gpu_needs(clock: Clock) -> None:
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
+    strategy.free = 50
+    own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
+    own.ask_more()
+    own.ask_compiled()
+    assert len(own.on_top) == 1, "the GPU has a config to try"
+
+
+@pytest.mark.parametrize(("shares", "earlier"), [(False, (FOUND,)), (True, ())])
+def test_without_others_or_a_right_config_it_does_not(
+    clock: Clock, shares: bool, earlier: tuple[Trial, ...]
+) -> None:
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
+    strategy.free = 50
+    own = made(evaluator, strategy, Turns().new("", 1.0) if shares else None, *earlier)
+    own.ask_more()
+    own.ask_compiled()
+    assert strategy.asked_free == 0 and not own.on_top

@@ -1,0 +1,74 @@
+"""A search asks its strategy for configs, so that compilers and the GPU have enough of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tunefa.measure.objective import Objective
+from tunefa.search.share import Share
+from tunefa.search.stopping import StoppingRule
+from tunefa.search.strategy import Strategy
+from tunefa.spec.trial import Config, identity
+
+_ASKED_AT_ONCE = 2
+"""The configs that a search with the GPU asks for before its next trial, where one is compiled.
+With two of them, those in progress still become more."""
+_ON_TOP = 8
+"""The configs that need no compiler and are in progress on top of the others, while the GPU would
+wait for a compiler."""
+
+
+@dataclass
+class Asking:
+    """Asks a strategy for configs, and counts those in progress."""
+
+    strategy: Strategy
+    evaluator: Objective
+    share: Share
+    stopping: StoppingRule
+    until: float
+    """The `time.monotonic` at which the time of the search is over."""
+    in_progress: int = 0
+    submitted: int = 0
+    exhausted: bool = False
+    """Whether it asks no more."""
+    on_top: set[Hashable] = field(default_factory=set)
+    """The configs that were tried only because no compiler is needed for them."""
+
+    def ask_more(self) -> None:
+        """Asks for as many configs as should be in progress, but for few while the GPU waits."""
+        share, stopping, asked, since = self.share, self.stopping, 0, time.monotonic()
+        while not self.exhausted and self.in_progress < share.width(self.evaluator, stopping):
+            is_late = self.in_progress and share.is_too_late(stopping, self.until)
+            if is_late or (asked >= _ASKED_AT_ONCE and share.waits(self.evaluator, since)):
+                return
+            self.exhausted = self._is_exhausted()
+            config = None if self.exhausted else self.strategy.ask()
+            stopping.none_left = config is None and not self.exhausted and not self.in_progress
+            if config is None:
+                return  # if nothing is left, it is asked again when it knows another trial
+            self._submit(config)
+            asked += 1
+
+    def ask_compiled(self) -> None:
+        """Asks for a few configs more that need no compiler, if the GPU would wait for one."""
+        share, most = self.share, self.share.width(self.evaluator, self.stopping) + _ON_TOP
+        if share.turn is None or self.exhausted or not self.stopping.found_any:
+            return
+        while self.in_progress < most and not self.evaluator.is_ready(0.0):
+            if (config := self.strategy.ask(compiled=True)) is None:
+                return
+            self.on_top.add(identity(config))
+            self._submit(config)
+
+    def _is_exhausted(self) -> bool:
+        if self.share.budget.seconds is None:
+            return self.share.is_used(self.submitted)
+        may_end = bool(self.submitted) or self.stopping.found_any
+        return self.stopping.on_plateau or (may_end and time.monotonic() >= self.until)
+
+    def _submit(self, config: Config) -> None:
+        self.evaluator.submit(config)
+        self.in_progress, self.submitted = self.in_progress + 1, self.submitted + 1

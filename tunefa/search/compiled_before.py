@@ -1,0 +1,88 @@
+"""Configs that need no compiler any more, as a search of the same sweep has compiled their binary.
+
+Workloads of other lengths often need the same binaries, and only the host side of a kernel reads
+some parameters. Where compilers are slower than the GPU, such configs cost it nothing but their
+trial.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefa.compile import languages
+from tunefa.costmodel.before_compiling import order_parameters
+from tunefa.search.config_table import Positions
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config
+
+_LENGTHS = ("batch", "seqlen_q", "seqlen_k")
+"""The fields of a workload of which binaries mostly do not depend."""
+_LOOKED_AT = 8
+"""The configs of which each parameter is changed, to see whether the compiler sees it."""
+
+
+class CompiledBefore:
+    """What the searches of a worker have compiled."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Hashable, list[Positions]] = {}
+
+    def of(self, case: Case, sees: Sequence[bool] | None = None) -> Binaries:
+        """Returns the binaries that fit a case, also those that will be added. `sees` is what
+        `compiler_sees` returns; without it, only what orders tiles is taken to be unseen."""
+        if sees is None:
+            ordering = order_parameters(case.kernel.space)
+            sees = [p.name not in ordering for p in case.kernel.space.parameters]
+        fields = tuple((k, v) for k, v in asdict(case.workload).items() if k not in _LENGTHS)
+        kind = case.kernel.name, case.arch.name, fields
+        return Binaries(self._compiled.setdefault(kind, []), np.array(sees, bool))
+
+
+class Binaries:
+    """The binaries of one kernel that there are. A config is taken to have one if another one with
+    the same parameters had, on a workload that differs in its lengths alone. A wrong answer costs
+    nothing but time: the compiler is asked about each config."""
+
+    def __init__(self, compiled: list[Positions], sees: NDArray[np.bool_]) -> None:
+        """`compiled` has the positions of configs, which others may add to; `sees` says of each
+        parameter whether the compiler sees it."""
+        self._compiled, self._sees = compiled, sees
+        self._rows: set[bytes] = set()
+        self._read = 0
+
+    def add(self, positions: Positions) -> None:
+        """Says that a config, by the positions of its parameters' values, was compiled."""
+        self._compiled.append(positions)
+
+    def are_there(self, positions: Positions) -> NDArray[np.bool_]:
+        """Says of each of these configs, (configs, parameters), whether it has a binary."""
+        new = self._compiled[self._read :]
+        self._rows.update(each[self._sees].tobytes() for each in new)
+        self._read += len(new)
+        seen = np.ascontiguousarray(positions[:, self._sees])
+        rows, width = seen.tobytes(), seen.itemsize * seen.shape[1]
+        found = (rows[width * i : width * (i + 1)] in self._rows for i in range(len(seen)))
+        return np.fromiter(found, bool, len(seen))
+
+
+def compiler_sees(case: Case, configs: Sequence[Config]) -> list[bool]:
+    """Returns of each parameter of a kernel whether the compiler sees it, or only the host side.
+
+    It may raise anything, as code from kernels/ may.
+    """
+    key = languages.load(case.kernel.language).binary_key
+    some = random.Random(0).sample(range(len(configs)), min(_LOOKED_AT, len(configs)))
+    return [
+        any(
+            key(case, {**configs[place], parameter.name: value}, case.workload.is_aligned)
+            != key(case, configs[place], case.workload.is_aligned)
+            for place in some
+            for value in parameter.values
+        )
+        for parameter in case.kernel.space.parameters
+    ]
