@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tunefa.sweep import cores
@@ -50,3 +52,32 @@ def test_a_limit_is_for_all_compilers() -> None:
 
 def test_the_cores_of_this_process() -> None:
     assert cores.available() and cores.available() == sorted(set(cores.available()))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_worker_that_knows_no_others_has_the_cores_of_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Each has those that it would have if one process had shared them out."""
+    monkeypatch.setattr(cores, "available", lambda: list(range(64)))
+    made = cores.of_gpu(str(number), 4, None)
+    assert made == shares(4, range(64), True, None)[number]
+    assert len(made.own) == 3 and made.processes == 26
+    assert cores.of_gpu(str(number), 4, 5) == shares(4, range(64), True, 5)[number]
+
+
+@pytest.mark.parametrize("number", ["", "GPU-8a3f", "4", "0,1", "-1"])
+def test_where_the_gpu_is_not_known_it_has_a_part_of_all_cores(
+    monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setattr(cores, "available", lambda: list(range(64)))
+    assert cores.of_gpu(number, 4, None) == cores.Share(processes=16)
+    assert cores.of_gpu(number, 0, None) == cores.Share(processes=64)
+    assert cores.of_gpu(number, 4, 7) == cores.Share(processes=7)
+
+
+def test_whether_cores_were_chosen_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for count, ours in ((8, False), (3, True)):
+        monkeypatch.setattr(cores, "available", lambda: list(range(count)))  # noqa: B023
+        assert cores.are_ours() == ours

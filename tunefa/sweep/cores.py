@@ -41,6 +41,21 @@ def available() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def of_gpu(number: str, gpus: int, limit: int | None) -> Share:
+    """Returns the cores of one of the `gpus` of this host for a worker that knows no others. Its
+    `number` there, from 0, says which; a text that is none gives it no cores of its own."""
+    there = available()
+    if number.isdigit() and int(number) < gpus:
+        return shares(gpus, there, True, limit)[int(number)]
+    return Share(processes=max(1, limit or len(there) // max(1, gpus)))
+
+
+def are_ours() -> bool:
+    """Returns whether this process has cores that were chosen for it, as a job of Slurm has where
+    jobs are kept apart."""
+    return len(available()) < (os.cpu_count() or 1)
+
+
 def shares(workers: int, cores: Sequence[int], measured: bool, limit: int | None) -> list[Share]:
     """Returns the cores of each worker. `limit` is the most processes that compile in all.
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tunefa.compile.place import Place
 from tunefa.errors import TunefaError
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
@@ -108,10 +109,12 @@ class _Actor:
     """A worker in a process that Ray has started."""
 
     def work(self, task: Task, seat: Seat, limit: int | None) -> str | None:
-        """Works with its part of the host's cores."""
-        gpus = max(1, _gpus_here()) if seat.name.startswith("GPU") else 1
-        there = _CORES_EACH if seat.name.startswith("CPU") else len(cores.available()) // gpus
-        share = replace(seat.share, processes=max(1, limit or there))
+        """Works with its part of the host's cores: that of the GPU that Ray has given it."""
+        share = replace(seat.share, processes=max(1, limit or _CORES_EACH))
+        if seat.measured:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            share = cores.of_gpu(visible, _gpus_here(), limit)
+        Place(cores=share.own).enter()
         return task(replace(seat, share=share))
 
 

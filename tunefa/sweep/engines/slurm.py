@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tunefa.compile.place import Place
 from tunefa.errors import TunefaError
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
@@ -95,7 +96,9 @@ class Engine:
 
 def worked(task: Task, seat: Seat, limit: int | None, where: str) -> tuple[bool, str] | None:
     """Runs in a job: works with the cores that the job has. Returns what a user can correct."""
-    share = replace(seat.share, processes=max(1, limit or len(cores.available())))
+    number = "0" if seat.measured and cores.are_ours() else ""
+    share = cores.of_gpu(number, 1, limit)
+    Place(cores=share.own).enter()
     os.chdir(where)
     try:
         task(replace(seat, share=share))
