@@ -51,7 +51,9 @@ def predict(seat: Seat) -> str | None:
     return fake_work(seat)
 
 
-def test_one_worker_killed_and_one_node_removed(cluster: Any, tmp_path: Path) -> None:
+def test_one_worker_killed_and_one_node_removed(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held = made(tmp_path, plan())
     engine: Any = engines.create("ray", predict)
     removed: list[str] = []
@@ -75,6 +77,8 @@ def test_one_worker_killed_and_one_node_removed(cluster: Any, tmp_path: Path) ->
         ]
         found = run.sweep(held, engine, Budget(trials=72))
         monkey.join()
+    said = capsys.readouterr()
+    assert said.out == "" and "died" in said.err, "stdout is for data"
     assert removed and all(each.is_begun for each in found.items)
     assert any("lost" in each.lost for each in found.slices)
     assert len({each.worker.pid for each in found.slices}) > 2

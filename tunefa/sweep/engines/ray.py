@@ -6,8 +6,10 @@ every node reaches it: in a file on a shared disk, or in a database.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,8 +40,20 @@ class Engine:
         self._task, self._limit = task, workers
         self._running: dict[Any, tuple[Seat, Any]] = {}
         self._needs: dict[str, int] = {}
+        self._printing = contextlib.ExitStack()
 
     def __enter__(self) -> Engine:
+        """Connects to the cluster. Until its end, what is printed goes to stderr: Ray prints which
+        workers are lost, and stdout is for data."""
+        self._printing.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            self._connect()
+        except BaseException:
+            self._printing.close()
+            raise
+        return self
+
+    def _connect(self) -> None:
         if not self._ray.is_initialized():
             try:
                 _look(os.environ.get("RAY_ADDRESS", ""))
@@ -49,10 +63,10 @@ class Engine:
                     f"no Ray cluster can be reached ({error}): start one with ray start --head, or "
                     "name one by RAY_ADDRESS"
                 ) from error
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._printing.close()
 
     def stop(self) -> None:
         """Ends all actors."""
