@@ -12,7 +12,8 @@ from tunefa.measure.objective import Objective
 from tunefa.search.gpu_turns import Turn
 
 PATIENCE_S = 0.5
-"""The seconds that a search waits for a compiler before another one may have the GPU."""
+"""The seconds that a search waits for a compiler before another one may have the GPU; _LOAN_S where
+neither it nor others use the GPU meanwhile."""
 LENDS_S = 1.5
 """A search with less time left lends the GPU to nobody: it would wait for the end of the other
 search's trial, which may take a second. It ends instead, and the rest of its time is for other
@@ -66,6 +67,8 @@ class CompilerWait:
                 with self.turn.lent():
                     if self.evaluator.is_ready(min(wait_s, _LOAN_S)):
                         return True
+                if self.turn.is_wanted and not self.turn.has_borrowers:
+                    break
         return self.evaluator.is_ready(0.0)
 
     def _used(self, left_s: float) -> bool:
