@@ -41,12 +41,12 @@ class Numbers:
 
 
 class Waits(Fake):
-    """Its compilers are at work. Configs from 100 on are compiled at once."""
+    """Its compilers are at work; whoever waits for one has it. Configs from 100 on need none."""
 
     width = 8
 
     def is_ready(self, wait_s: float) -> bool:
-        return any(config["A"] >= 100 for config in self.pending)
+        return wait_s > 0.0 or any(config["A"] >= 100 for config in self.pending)
 
 
 def fake() -> Fake:
@@ -94,11 +94,16 @@ def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
     own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
     own.ask_more()
     own.ask_compiled()
-    assert own.in_progress == own.submitted == Slow.width + on_top
     assert own.on_top == {identity({"A": 101 + number}) for number in range(on_top)}
-    asked = strategy.asked_free
-    own.ask_compiled()
-    assert strategy.asked_free - asked == (0 if on_top == asking._ON_TOP else 1)
+    assert own.in_progress == own.submitted == Slow.width + on_top
+    before = strategy.asked
+    for number in range(on_top):
+        assert not own.ended(Trial({"A": 101 + number}, "ok", predicted_us=120.0))
+    own.ask_more()
+    assert strategy.asked == before and own.in_progress == Slow.width, "they took no other's place"
+    assert own.ended(Trial({"A": 0}, "ok", predicted_us=120.0))
+    own.ask_more()
+    assert strategy.asked == before + 1
 
 
 def test_it_asks_for_no_more_of_them_than_the_gpu_needs(clock: Clock) -> None:
@@ -120,3 +125,28 @@ def test_without_others_or_a_right_config_it_does_not(
     own.ask_more()
     own.ask_compiled()
     assert strategy.asked_free == 0 and not own.on_top
+
+
+def test_what_needs_no_compiler_is_within_the_budget_too(clock: Clock) -> None:
+    strategy = Numbers()
+    strategy.free = 1000
+    turn: Any = Turns().new("", 1.0)
+    own = replace(share(turn), budget=Budget(trials=30))
+    stopping = StoppingRule().resumed([FOUND])
+    evaluator = Waits(request().case(KERNEL))
+    found = list(loop.trials(strategy, evaluator, own, stopping))
+    assert len(found) == 30 and 0 < sum(trial.config["A"] >= 100 for trial in found) < 30
+    assert stopping.done == 1 + sum(trial.config["A"] < 100 for trial in found)
+
+
+@pytest.mark.parametrize(("left_s", "asks"), [(100.0, True), (1.4, False)])
+def test_near_the_end_nothing_is_asked_for_that_has_no_time(
+    clock: Clock, left_s: float, asks: bool
+) -> None:
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
+    strategy.free = 50
+    own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
+    own.until = time.monotonic() + left_s
+    own.ask_more()
+    own.ask_compiled()
+    assert bool(own.on_top) == asks

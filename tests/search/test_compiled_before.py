@@ -89,7 +89,7 @@ def test_kernels_head_dims_and_masks_have_binaries_of_their_own() -> None:
 
 
 def binaries(*configs: Config) -> Binaries:
-    found = Binaries([], np.ones(6, bool))
+    found = Binaries({}, np.ones(6, bool))
     for positions in ConfigTable.of(problem().parameters, configs).positions:
         found.add(positions)
     return found

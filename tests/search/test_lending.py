@@ -81,6 +81,29 @@ def test_it_looks_whether_others_still_use_what_it_lends(clock: Clock) -> None:
     assert turn.loans == 2 and used[0] == pytest.approx(2 * lending._LOAN_S)
 
 
+@pytest.mark.parametrize("found_any", [True, False])
+def test_what_rounding_leaves_of_a_wait_is_none(
+    monkeypatch: pytest.MonkeyPatch, found_any: bool
+) -> None:
+    """A clock that moves on with waits alone would stand still for ever."""
+
+    class Coarse(Clock):
+        looks = 0
+
+        def monotonic(self) -> float:
+            self.looks += 1
+            assert self.looks < 10_000, "it waits for ever"
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.now += round(seconds, 6)
+
+    clock = Coarse().drive(monkeypatch)
+    for left_s in (3.0 + 1e-8, 1.7 + 1e-8, 0.4 + 1e-8):
+        made, _ = wait(clock, 1e3, Borrowed())
+        assert made.gives_way(left_s, found_any) == found_any
+
+
 @pytest.mark.parametrize(("wanted", "samples"), [(True, 0), (True, 1000), (False, 0)])
 def test_another_search_gets_the_gpu_after_some_patience(
     clock: Clock, wanted: bool, samples: int

@@ -83,7 +83,7 @@ def test_what_was_not_expected_to_gain_counts_only_if_it_does() -> None:
     """Such a trial is free, so it is no sign that nothing gets better."""
     rule = StoppingRule(best_us=100.0)
     rule.add(Trial({"A": 1}, "ok", predicted_us=120.0), counts=False)
-    assert (rule.done, rule.since_best, rule.best_us) == (0, 0, 100.0)
+    assert (rule.done, rule.right, rule.since_best, rule.best_us) == (0, 0, 0, 100.0)
     rule.add(Trial({"A": 2}, "ok", predicted_us=120.0))
     assert (rule.done, rule.since_best) == (1, 1)
     rule.add(Trial({"A": 3}, "ok", predicted_us=90.0), counts=False)

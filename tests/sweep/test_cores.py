@@ -73,11 +73,14 @@ def test_where_the_gpu_is_not_known_it_has_a_part_of_all_cores(
     monkeypatch.setattr(cores, "available", lambda: list(range(64)))
     assert cores.of_gpu(number, 4, None) == cores.Share(processes=16)
     assert cores.of_gpu(number, 0, None) == cores.Share(processes=64)
-    assert cores.of_gpu(number, 4, 7) == cores.Share(processes=7)
+    assert cores.of_gpu(number, 4, 8) == cores.Share(processes=2)
 
 
 def test_whether_cores_were_chosen_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     for count, ours in ((8, False), (3, True)):
         monkeypatch.setattr(cores, "available", lambda: list(range(count)))  # noqa: B023
         assert cores.are_ours() == ours
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert not cores.are_ours(), "another container with fewer cores may be on the same ones"

@@ -7,10 +7,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from tunefa.measure.objective import Objective
+from tunefa.search.lending import LENDS_S
 from tunefa.search.share import Share
 from tunefa.search.stopping import StoppingRule
 from tunefa.search.strategy import Strategy
-from tunefa.spec.trial import Config, identity
+from tunefa.spec.trial import Config, Trial, identity
 
 _ASKED_AT_ONCE = 2
 """The configs that a search with the GPU asks for before its next trial, where one is compiled.
@@ -31,16 +32,17 @@ class Asking:
     until: float
     """The `time.monotonic` at which the time of the search is over."""
     in_progress: int = 0
+    """The configs in progress, with those of `on_top`."""
     submitted: int = 0
     exhausted: bool = False
     """Whether it asks no more."""
     on_top: set[Hashable] = field(default_factory=set)
-    """The configs that were tried only because no compiler is needed for them."""
+    """The configs in progress that are tried only because they need no compiler."""
 
     def ask_more(self) -> None:
         """Asks for as many configs as should be in progress, but for few while the GPU waits."""
         share, stopping, asked, since = self.share, self.stopping, 0, time.monotonic()
-        while not self.exhausted and self.in_progress < share.width(self.evaluator, stopping):
+        while not self.exhausted and self._compiling < share.width(self.evaluator, stopping):
             is_late = self.in_progress and share.is_too_late(stopping, self.until)
             if is_late or (asked >= _ASKED_AT_ONCE and share.waits(self.evaluator, since)):
                 return
@@ -54,14 +56,28 @@ class Asking:
 
     def ask_compiled(self) -> None:
         """Asks for a few configs more that need no compiler, if the GPU would wait for one."""
-        share, most = self.share, self.share.width(self.evaluator, self.stopping) + _ON_TOP
-        if share.turn is None or self.exhausted or not self.stopping.found_any:
+        if self.share.turn is None or not self.stopping.found_any:
             return
-        while self.in_progress < most and not self.evaluator.is_ready(0.0):
+        while len(self.on_top) < _ON_TOP and not self.evaluator.is_ready(0.0):
+            if self.exhausted or self._is_exhausted() or self.until - time.monotonic() < LENDS_S:
+                return
             if (config := self.strategy.ask(compiled=True)) is None:
                 return
             self.on_top.add(identity(config))
             self._submit(config)
+
+    def ended(self, trial: Trial) -> bool:
+        """Counts a config that is in progress no more. Returns whether it was expected to gain as
+        much as any, and not only tried because it needs no compiler."""
+        self.in_progress -= 1
+        was_on_top = identity(trial.config) in self.on_top
+        self.on_top.discard(identity(trial.config))
+        return not was_on_top
+
+    @property
+    def _compiling(self) -> int:
+        """The configs in progress that compilers may work for."""
+        return self.in_progress - len(self.on_top)
 
     def _is_exhausted(self) -> bool:
         if self.share.budget.seconds is None:

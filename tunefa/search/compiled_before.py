@@ -21,7 +21,7 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
 _LENGTHS = ("batch", "seqlen_q", "seqlen_k")
-"""The fields of a workload of which binaries mostly do not depend."""
+"""The fields of a workload on which binaries mostly do not depend."""
 _LOOKED_AT = 8
 """The configs of which each parameter is changed, to see whether the compiler sees it."""
 
@@ -30,7 +30,7 @@ class CompiledBefore:
     """What the searches of a worker have compiled."""
 
     def __init__(self) -> None:
-        self._compiled: dict[Hashable, list[Positions]] = {}
+        self._compiled: dict[Hashable, dict[bytes, None]] = {}
 
     def of(self, case: Case, sees: Sequence[bool] | None = None) -> Binaries:
         """Returns the binaries that fit a case, also those that will be added. `sees` is what
@@ -40,7 +40,7 @@ class CompiledBefore:
             sees = [p.name not in ordering for p in case.kernel.space.parameters]
         fields = tuple((k, v) for k, v in asdict(case.workload).items() if k not in _LENGTHS)
         kind = case.kernel.name, case.arch.name, fields
-        return Binaries(self._compiled.setdefault(kind, []), np.array(sees, bool))
+        return Binaries(self._compiled.setdefault(kind, {}), np.array(sees, bool))
 
 
 class Binaries:
@@ -48,21 +48,21 @@ class Binaries:
     the same parameters had, on a workload that differs in its lengths alone. A wrong answer costs
     nothing but time: the compiler is asked about each config."""
 
-    def __init__(self, compiled: list[Positions], sees: NDArray[np.bool_]) -> None:
-        """`compiled` has the positions of configs, which others may add to; `sees` says of each
-        parameter whether the compiler sees it."""
+    def __init__(self, compiled: dict[bytes, None], sees: NDArray[np.bool_]) -> None:
+        """`compiled` has the positions of configs as its keys, in the order in which they were
+        added; others may add to it. `sees` says of each parameter whether the compiler sees it."""
         self._compiled, self._sees = compiled, sees
         self._rows: set[bytes] = set()
         self._read = 0
 
     def add(self, positions: Positions) -> None:
         """Says that a config, by the positions of its parameters' values, was compiled."""
-        self._compiled.append(positions)
+        self._compiled.setdefault(positions.tobytes())
 
     def are_there(self, positions: Positions) -> NDArray[np.bool_]:
         """Says of each of these configs, (configs, parameters), whether it has a binary."""
-        new = self._compiled[self._read :]
-        self._rows.update(each[self._sees].tobytes() for each in new)
+        new = list(self._compiled)[self._read :]  # in one step, as other threads add to it
+        self._rows.update(np.frombuffer(each, np.int16)[self._sees].tobytes() for each in new)
         self._read += len(new)
         seen = np.ascontiguousarray(positions[:, self._sees])
         rows, width = seen.tobytes(), seen.itemsize * seen.shape[1]

@@ -23,6 +23,8 @@ _LOAN_S = 0.1
 """After so long, a search that lends the GPU looks whether others still use it."""
 _WITHOUT_LOAN_S = 0.1
 """One that has too little time to lend waits so long at a time."""
+_LEAST_S = 0.001
+"""A shorter wait is none: what rounding leaves of a wait may be shorter than a clock can tell."""
 
 Meanwhile = Callable[[float], bool]
 """Uses the GPU for a moment while a search, which has so many seconds left, waits for a compiler,
@@ -48,15 +50,15 @@ class CompilerWait:
                 return True
             if self._waited(left_s):
                 return False
-            if self.turn.is_wanted or left_s <= 0.0:
-                return self.turn.is_wanted
+            if (is_wanted := self.turn.is_wanted) or left_s < _LEAST_S:
+                return is_wanted
         return False
 
     def _waited(self, left_s: float) -> bool:
         """Waits for PATIENCE_S at most. Returns whether a config is compiled."""
         end = time.monotonic() + left_s
         until = min(end, time.monotonic() + PATIENCE_S)
-        while (wait_s := until - time.monotonic()) > 0.0:
+        while (wait_s := until - time.monotonic()) >= _LEAST_S:
             if left_s < LENDS_S:
                 if self.evaluator.is_ready(min(wait_s, _WITHOUT_LOAN_S)):
                     return True

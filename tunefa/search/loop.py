@@ -10,7 +10,7 @@ from tunefa.search.asking import Asking
 from tunefa.search.share import Share
 from tunefa.search.stopping import StoppingRule
 from tunefa.search.strategy import Strategy
-from tunefa.spec.trial import Trial, identity
+from tunefa.spec.trial import Trial
 
 
 def trials(
@@ -39,8 +39,7 @@ def trials(
         trial = evaluator.next(max(0.0, left_s))  # a default that is ready is taken at any time
         if trial is None:
             return
-        asking.in_progress -= 1
-        stopping.add(trial, counts=identity(trial.config) not in asking.on_top)
+        stopping.add(trial, counts=asking.ended(trial))
         if share.turn is None and evaluator.reserve_s > share.reserve_s:  # the machine is slow
             asking.share = share = replace(share, reserve_s=evaluator.reserve_s)
             asking.until = share.search_until()

@@ -10,7 +10,7 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
@@ -94,7 +94,7 @@ class ModelProcess:
             self._begun[key] = begun
         try:
             return begun.result()
-        except (TimeoutError, ProcessLost, TaskRaised):
+        except (TimeoutError, ProcessLost, TaskRaised, CancelledError):
             return None
 
 

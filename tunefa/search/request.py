@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunefa.compile import provenance
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
-from tunefa.search.compiled_before import CompiledBefore
 from tunefa.search.gpu_turns import Turn
-from tunefa.search.model_process import ModelProcess
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible
@@ -23,6 +21,10 @@ from tunefa.spec.trial import Mode, Trial
 from tunefa.spec.workload import Workload
 from tunefa.store.landscape import Landscape
 from tunefa.store.record import ObjectiveKind, Record
+
+if TYPE_CHECKING:  # they bring NumPy, before BLAS is told its threads
+    from tunefa.search.compiled_before import CompiledBefore
+    from tunefa.search.model_process import ModelProcess
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class StoppingRule:
 
     def add(self, trial: Trial, counts: bool = True) -> None:
         """Counts a trial, unless an earlier one was the same program and took the same time: that
-        one has said all. One that was not expected to gain much `counts` only if it does."""
+        one has said all. One that does not count says nothing of others, but may be the best."""
         if (trial.compile_s or 0.0) > _CACHED_S:
             self.compiled_s.append(trial.compile_s or 0.0)
         if trial.outcome == "ok" and trial.resources is not None and trial.resources.code:
@@ -73,9 +73,9 @@ class StoppingRule:
             if told in self.programs:
                 return
             self.programs.add(told)
-        self.right += trial.outcome == "ok"
         if counts:
             self.done, self.since_best = self.done + 1, self.since_best + 1
+            self.right += trial.outcome == "ok"
         if trial.outcome == "ok" and rank_us(trial) < self.best_us * _GAIN:
             self.best_us, self.since_best = rank_us(trial), 0
 

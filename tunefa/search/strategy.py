@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tunefa.search.compiled_before import Binaries
 from tunefa.spec.space import Parameter
 from tunefa.spec.trial import Config, Trial
+
+if TYPE_CHECKING:  # it brings NumPy
+    from tunefa.search.compiled_before import Binaries
 
 
 @dataclass(frozen=True)

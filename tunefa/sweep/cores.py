@@ -42,18 +42,20 @@ def available() -> list[int]:
 
 
 def of_gpu(number: str, gpus: int, limit: int | None) -> Share:
-    """Returns the cores of one of the `gpus` of this host for a worker that knows no others. Its
-    `number` there, from 0, says which; a text that is none gives it no cores of its own."""
+    """Returns the cores of one of the `gpus` of this host for a worker that knows no others:
+    `number` says which, from 0. Another text says nothing, and gives it no cores of its own.
+    `limit` is the most processes that compile on the host."""
     there = available()
     if number.isdigit() and int(number) < gpus:
         return shares(gpus, there, True, limit)[int(number)]
-    return Share(processes=max(1, limit or len(there) // max(1, gpus)))
+    most = len(there) if limit is None else limit
+    return Share(processes=max(1, most // max(1, gpus)))
 
 
 def are_ours() -> bool:
-    """Returns whether this process has cores that were chosen for it, as a job of Slurm has where
-    jobs are kept apart."""
-    return len(available()) < (os.cpu_count() or 1)
+    """Returns whether this process is a job of Slurm that has cores of its own: a part of those of
+    the host."""
+    return "SLURM_JOB_ID" in os.environ and len(available()) < (os.cpu_count() or 1)
 
 
 def shares(workers: int, cores: Sequence[int], measured: bool, limit: int | None) -> list[Share]:

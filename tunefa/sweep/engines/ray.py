@@ -65,8 +65,8 @@ class Engine:
                 ) from error
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._printing.close()
+        with self._printing:
+            self.stop()
 
     def stop(self) -> None:
         """Ends all actors."""
