@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tunefa.compile import languages
 from tunefa.costmodel.before_compiling import order_parameters
-from tunefa.search.config_table import Positions
+from tunefa.search.config_table import Positions, rows
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
@@ -27,7 +27,7 @@ _LOOKED_AT = 8
 
 
 class CompiledBefore:
-    """What the searches of a worker have compiled."""
+    """The configs that the searches of a worker have compiled."""
 
     def __init__(self) -> None:
         self._compiled: dict[Hashable, dict[bytes, None]] = {}
@@ -64,10 +64,8 @@ class Binaries:
         new = list(self._compiled)[self._read :]  # in one step, as other threads add to it
         self._rows.update(np.frombuffer(each, np.int16)[self._sees].tobytes() for each in new)
         self._read += len(new)
-        seen = np.ascontiguousarray(positions[:, self._sees])
-        rows, width = seen.tobytes(), seen.itemsize * seen.shape[1]
-        found = (rows[width * i : width * (i + 1)] in self._rows for i in range(len(seen)))
-        return np.fromiter(found, bool, len(seen))
+        found = (row in self._rows for row in rows(positions[:, self._sees]))
+        return np.fromiter(found, bool, len(positions))
 
 
 def compiler_sees(case: Case, configs: Sequence[Config]) -> list[bool]:
@@ -76,12 +74,13 @@ def compiler_sees(case: Case, configs: Sequence[Config]) -> list[bool]:
     It may raise anything, as code from kernels/ may.
     """
     key = languages.load(case.kernel.language).binary_key
-    some = random.Random(0).sample(range(len(configs)), min(_LOOKED_AT, len(configs)))
+    places = random.Random(0).sample(range(len(configs)), min(_LOOKED_AT, len(configs)))
+    aligned, some = case.workload.is_aligned, [configs[place] for place in places]
+    keys = [key(case, config, aligned) for config in some]
     return [
         any(
-            key(case, {**configs[place], parameter.name: value}, case.workload.is_aligned)
-            != key(case, configs[place], case.workload.is_aligned)
-            for place in some
+            key(case, {**config, parameter.name: value}, aligned) != own
+            for config, own in zip(some, keys, strict=True)
             for value in parameter.values
         )
         for parameter in case.kernel.space.parameters

@@ -19,6 +19,12 @@ Positions = NDArray[np.int16]
 """(configs, parameters): where each value is in its parameter's list."""
 
 
+def rows(positions: Positions) -> list[bytes]:
+    """Returns each row of `positions` as a key: equal for equal rows."""
+    whole, width = positions.tobytes(), positions.itemsize * positions.shape[1]
+    return [whole[width * i : width * (i + 1)] for i in range(len(positions))]
+
+
 class ConfigTable(Sequence[dict[str, Any]]):
     """A sequence of configs, each of which is made when it is asked for."""
 

@@ -45,9 +45,7 @@ class ModelProcess:
         """Lets the processes begin with the configs of cases, then with their times, then with what
         compilers see of them."""
         for task, case in itertools.product((_listed, _timed, _seen), cases):
-            key = task.__name__, _named(case)
-            if key not in self._begun:
-                self._begun[key] = self._submitted(task, case)
+            self._asked(task, case)
 
     def feasible(self, cases: Sequence[Case]) -> list[Feasible]:
         """Returns the configs of each case that the rules allow, as `Space.feasible` does."""
@@ -71,10 +69,7 @@ class ModelProcess:
 
     def has_times(self, case: Case) -> bool:
         """Returns whether `expected_us` of a case waits for nothing. Begins with it otherwise."""
-        key = _timed.__name__, _named(case)
-        if key not in self._begun:
-            self._begun[key] = self._submitted(_timed, case)
-        return self._begun[key].done()
+        return self._asked(_timed, case).done()
 
     def forget(self, workload: Workload) -> None:
         """Drops what was begun for a workload: its search has ended."""
@@ -82,16 +77,22 @@ class ModelProcess:
             if key[1][1] == str(workload) and (begun := self._begun.pop(key, None)):
                 begun.cancel()
 
+    def _asked(self, task: Callable[[_Named], Any], case: Case) -> Future[Any]:
+        """The answer of a task, which begins unless it was begun before."""
+        key = task.__name__, _named(case)
+        if (begun := self._begun.get(key)) is None:
+            begun = self._begun[key] = self._submitted(task, case)
+        return begun
+
     def _submitted(self, task: Callable[[_Named], Any], case: Case) -> Future[Any]:
         place = self._places.setdefault(case.kernel.name, len(self._places))
         workers = self._workers[place % len(self._workers)]
         return workers.submit(task, (_named(case),), LIMIT_S)
 
     def _result(self, task: Callable[[_Named], Any], case: Case) -> Any:
-        key = task.__name__, _named(case)
-        begun = self._begun.pop(key, None) or self._submitted(task, case)
-        if task is _timed:
-            self._begun[key] = begun
+        begun = self._asked(task, case)
+        if task is not _timed:
+            self._begun.pop((task.__name__, _named(case)), None)
         try:
             return begun.result()
         except (TimeoutError, ProcessLost, TaskRaised, CancelledError):

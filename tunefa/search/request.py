@@ -101,7 +101,7 @@ class Processes:
     model: ModelProcess | None = None
     """The process that lists configs and asks the cost model; with None, each search does so."""
     compiled: CompiledBefore | None = None
-    """What the searches have compiled; with None, no search asks."""
+    """The configs that the searches have compiled; with None, no search asks."""
     turn: Turn | None = None
     """Its turn at the bench, where several searches prepare at once."""
 

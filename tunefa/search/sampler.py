@@ -21,7 +21,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from scipy.spatial.distance import cdist
 
-from tunefa.search.config_table import ConfigTable, Positions
+from tunefa.search.config_table import ConfigTable, Positions, rows
 from tunefa.search.strategy import SearchProblem
 from tunefa.spec.trial import Config
 
@@ -48,10 +48,8 @@ class Candidates:
         self.excess: dict[int, float] = {}
         """(required - available) / available by place, of configs too large for a memory."""
         self.in_progress: list[int] = []
-        rows, width = self.places.tobytes(), self.places.itemsize * len(parameters)
-        each = range(len(self.configs))
         self.compiled = problem.compiled
-        self._by_place = {rows[width * i : width * (i + 1)]: i for i in each}
+        self._by_place = {row: i for i, row in enumerate(rows(self.places))}
         self._settled = 0
 
     def find(self, config: Config) -> int | None:

@@ -39,7 +39,7 @@ class Share:
     turn: Turn | None = None
     """Its turn at the GPU, where other searches wait for theirs."""
     meanwhile: Meanwhile | None = None
-    """What it does with the GPU while it waits for a compiler."""
+    """Its use of the GPU while it waits for a compiler; None if it has none."""
 
     @property
     def deadline(self) -> float:

@@ -45,12 +45,10 @@ class Engine:
     def __enter__(self) -> Engine:
         """Connects to the cluster. Until its end, what is printed goes to stderr: Ray prints which
         workers are lost, and stdout is for data."""
-        self._printing.enter_context(contextlib.redirect_stdout(sys.stderr))
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
             self._connect()
-        except BaseException:
-            self._printing.close()
-            raise
+            self._printing = stack.pop_all()
         return self
 
     def _connect(self) -> None:
