@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.fake_objective import KERNEL, request
 from tests.support.processes import Shared
 from tunefa.compile import pool
-from tunefa.compile.pool import CompilePool
+from tunefa.compile.pool import CompilePool, Rank
 from tunefa.measure import launches
 from tunefa.spec.workload import Workload
 
@@ -27,7 +27,7 @@ def test_what_was_begun_before_is_compiled_once() -> None:
     CompilePool(CASE, processes=shared).begin({"A": 1})
     assert tasks[0][-1] > 0, "after what searches with the GPU wait for"
     own = CompilePool(CASE, processes=shared)
-    found = own.submit({"A": 1}, True)
+    found = own.submit({"A": 1}, Rank.LATER)
     assert len(tasks) == 1
     own.submit({"A": 1})
     own.begin({"A": 2})
@@ -87,7 +87,7 @@ def test_a_default_comes_before_other_configs_that_can_wait() -> None:
     own, default = CompilePool(CASE, processes=shared), CASE.default()
     own.begin(default)
     other = {**default, "num_warps": 2 * default["num_warps"]}
-    waiting = own.submit(other, True)
+    waiting = own.submit(other, Rank.LATER)
     own.submit(other)
     assert ranks == [1, 2, 0]
     own.hurry(waiting)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tunefa.compile.pool import Rank
 from tunefa.costmodel.estimate import estimates
 from tunefa.errors import TunefaError
 from tunefa.experiments import tile_grid
@@ -33,7 +34,7 @@ class Objective:
         self._waiting = deque[Config]()
         self._most = most
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         self.asked.append(config)
         self._waiting.append(config)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fake_objective import user_store
-from tunefa.compile.pool import CompilePool, Pending
+from tunefa.compile.pool import CompilePool, Pending, Rank
 from tunefa.costmodel import npu as npu_model
 from tunefa.measure.npu import Estimated, Modelled
 from tunefa.search import candidates, strategies
@@ -117,7 +117,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
                 Resources(planned=planned, code=str(self.config)),
             )
 
-    def submit(self: CompilePool, each: Config, can_wait: bool = False) -> Pending:
+    def submit(self: CompilePool, each: Config, rank: Rank = Rank.NOW) -> Pending:
         done: Future[tuple[Outcome, Resources | None, float, str]] = Future()
         done.set_result(("ok", None, 0.0, ""))
         return Done(each, done)

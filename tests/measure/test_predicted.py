@@ -142,7 +142,7 @@ def test_a_slow_first_compiler_raises_the_reserve(
 ) -> None:
     started = [pending(CONFIG, False), pending(config(32), False)]
     queue = list(started)
-    monkeypatch.setattr(predicted._pool, "submit", lambda each: queue.pop(0))
+    monkeypatch.setattr(predicted._pool, "submit", lambda each, rank: queue.pop(0))
     predicted.submit(CONFIG)
     predicted.submit(config(32))
     for each in started:  # only the first says it: others wait for a free compiler

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
+from tunefa.compile.pool import Rank
 from tunefa.search import asking, loop
 from tunefa.search.asking import Asking
 from tunefa.search.budget import Budget
@@ -85,9 +86,15 @@ def made(evaluator: Fake, strategy: Numbers, turn: Any, *earlier: Trial) -> Aski
 def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
     clock: Clock, free: int, on_top: int
 ) -> None:
+    ranks: list[Rank] = []
+
     class Slow(Waits):
         def is_ready(self, wait_s: float) -> bool:
             return False
+
+        def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
+            ranks.append(rank)
+            super().submit(config, rank)
 
     evaluator, strategy = Slow(request().case(KERNEL)), Numbers()
     strategy.free = free
@@ -96,6 +103,7 @@ def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
     own.ask_compiled()
     assert own.on_top == {identity({"A": 101 + number}) for number in range(on_top)}
     assert own.in_progress == own.submitted == Slow.width + on_top
+    assert ranks == Slow.width * [Rank.NOW] + on_top * [Rank.COMPILED], "they come first"
     before = strategy.asked
     for number in range(on_top):
         assert not own.ended(Trial({"A": 101 + number}, "ok", predicted_us=120.0))

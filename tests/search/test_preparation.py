@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_objective import Seen, request
 from tunefa.compile import pool
+from tunefa.compile.pool import Rank
 from tunefa.compile.workers import Workers
 from tunefa.search import preparation
 from tunefa.search.budget import Budget
@@ -42,7 +43,7 @@ class Compiles:
         assert config["A"] not in self.tried, "it is prepared no more"
         return config["A"] in self.compiled
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         self.tried.append(config["A"])
 
     def next(self, wait_s: float) -> Trial | None:

@@ -13,6 +13,7 @@ from tests.support import library_kernel
 from tests.support.own_kernels import OwnKernels
 from tests.support.sample_space import TINY
 from tunefa.cli.reports import search as reports
+from tunefa.compile.pool import Rank
 from tunefa.measure import measured
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
@@ -47,7 +48,7 @@ class Timed:
 
     def prepare(self, config: Config, compilers: Any) -> None: ...
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         self._asked.append(config)
 
     def settle(self) -> Trial | None:

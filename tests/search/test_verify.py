@@ -12,6 +12,7 @@ import pytest
 from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
+from tunefa.compile.pool import Rank
 from tunefa.compile.serving import Installed, Serving, UsableStore
 from tunefa.measure.objective import Raced
 from tunefa.measure.racing import without_race
@@ -57,7 +58,7 @@ class Device:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         self.pending.insert(0, config)  # comes back in another order
 
     def is_compiled(self) -> bool:

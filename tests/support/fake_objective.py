@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tunefa.compile.pool import Rank
 from tunefa.measure.objective import Raced
 from tunefa.search.budget import Budget
 from tunefa.search.request import Progress, Request
@@ -87,7 +88,7 @@ class Fake:
     def is_ready(self, wait_s: float) -> bool:
         return True
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         self.pending.append(config)
 
     def settle(self) -> Trial | None:

@@ -174,7 +174,9 @@ class Here:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def submit(self, task: Any, arguments: tuple[Any, ...], limit_s: float) -> Future[Any]:
+    def submit(
+        self, task: Any, arguments: tuple[Any, ...], limit_s: float, rank: int = 0
+    ) -> Future[Any]:
         """Runs a task."""
         self.tasks.append(arguments)
         done: Future[Any] = Future()

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tunefa.compile.pool import Rank
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
 from tunefa.spec.target import Case
@@ -54,7 +55,7 @@ class Simulated:
     def prepare(self, config: Config, compilers: Any) -> None:
         self._prepared[identity(config)] = self.machine.compiled_at(self.case.kernel.name)
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         ready = self._prepared.pop(identity(config), None)
         self._pending.append((ready or self.machine.compiled_at(self.case.kernel.name), config))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_objective import Fake, by_tile
+from tunefa.compile.pool import Rank
 from tunefa.measure.objective import Raced
 from tunefa.search import preparation
 from tunefa.search import run as search
@@ -79,10 +80,10 @@ class Quick(Fake):
         super().__init__(case, *rest)
         self.workload = case.workload
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         with open(Path(os.environ["TUNEFA_HOME"], "tried"), "a") as file:
             file.write(f"{self.workload} {sorted(config.items())}\n")
-        super().submit(config)
+        super().submit(config, rank)
 
     def race(self, trials: Any, default: Config | None, until: float = math.inf) -> Raced:
         _pause("race")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any, TypeVar
 
 from tunefa.compile import in_progress, languages, stored
@@ -43,6 +44,18 @@ _Done = tuple[Outcome, Resources | None, float, str]
 _Made = TypeVar("_Made")
 _Also = Callable[[Case, Config], Workload] | None
 """See `CompilePool`."""
+
+
+class Rank(IntEnum):
+    """The rank of a config: compilers begin with those of a lower one before others."""
+
+    COMPILED = -1
+    """It has its binary, as far as its search knows, so a compiler has done with it at once."""
+    NOW = 0
+    DEFAULT = 1
+    """It can wait, but not for others that can: a search begins when it has the defaults."""
+    LATER = 2
+    """It can wait."""
 
 
 @dataclass(frozen=True)
@@ -142,29 +155,25 @@ class CompilePool:
         if not self._processes.apart:
             futures.wait(begun, FINISH_S)
 
-    def submit(self, config: Config, can_wait: bool = False) -> Pending:
-        """Starts compiling a config; `Pending.trial` waits for the result.
-
-        One that `can_wait` is begun after others, but a kernel's default before other configs that
-        can wait: a search begins when it has the defaults.
-        """
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> Pending:
+        """Starts compiling a config; `Pending.trial` waits for the result. A kernel's default that
+        can wait has the rank `DEFAULT`."""
         begun = self._processes.begun.pop(self._key(config), None)
         if begun is not None and not begun.cancelled():
             found = Pending(config, begun)
-            if not can_wait:
+            if rank <= Rank.NOW:
                 self.hurry(found)
             return found
         task = (self._case.names, dict(config), self._also)
-        rank = self._later(config) if can_wait else 0
+        if rank == Rank.LATER and self._is_default(config):
+            rank = Rank.DEFAULT
         future = self._processes.submit(_compile_once, task, COMPILE_LIMIT_S, rank)
         return Pending(config, future)
 
-    def _later(self, config: Config) -> int:
-        """The rank of a config that can wait."""
+    def _is_default(self, config: Config) -> bool:
         with contextlib.suppress(TunefaError):  # the kernel has no default
-            if config == self._case.default():
-                return 1
-        return 2
+            return config == self._case.default()
+        return False
 
     def hurry(self, pending: Pending) -> None:
         """Lets a config wait no longer for others that can wait, too."""
@@ -174,7 +183,7 @@ class CompilePool:
     def begin(self, config: Config) -> None:
         """Starts compiling a config, after others. The next pool of the same case and processes to
         which the config is submitted has the result."""
-        future = self.submit(config, True).future
+        future = self.submit(config, Rank.LATER).future
         self._processes.begun[self._key(config)] = future
 
     def _key(self, config: Config) -> tuple[Any, ...]:

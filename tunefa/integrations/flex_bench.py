@@ -16,6 +16,7 @@ from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, replace
 
 from tunefa.compile.contract import CompileError
+from tunefa.compile.pool import Rank
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.integrations.flex_calls import FlexCall
 from tunefa.integrations.flex_check import Truth
@@ -68,10 +69,10 @@ class FlexMeasured:
         """Returns True: nothing is compiled before."""
         return True
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         """Starts to compile a config in another process."""
         task = self._traced, options(config), caches()
-        future = self._compilers.submit(compile_here, task, COMPILE_LIMIT_S)
+        future = self._compilers.submit(compile_here, task, COMPILE_LIMIT_S, rank)
         self._pending.append(_Pending(config, future))
 
     def next(self, wait_s: float = math.inf) -> Trial | None:

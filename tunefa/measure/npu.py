@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tunefa.compile.pool import Rank
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import npu as npu_model
 from tunefa.measure.objective import Raced
@@ -67,7 +68,7 @@ class Estimated:
         """Returns True: formulas take no time."""
         return True
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         """Queues a config."""
         self._pending.append(config)
 

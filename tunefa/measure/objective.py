@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tunefa.compile.pool import Rank
 from tunefa.compile.workers import Workers
 from tunefa.spec.trial import Config, Trial
 
@@ -47,8 +48,8 @@ class Objective(Protocol):
     def is_prepared(self, config: Config) -> bool:
         """Returns whether a config that was prepared needs no compiler any more."""
 
-    def submit(self, config: Config) -> None:
-        """Starts to evaluate a config."""
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
+        """Starts to evaluate a config; `rank` says when compilers begin with it."""
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """Returns the next trial, None after `wait_s` seconds. A config must be in progress."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tunefa.compile import languages
-from tunefa.compile.pool import CompilePool, Pending
+from tunefa.compile.pool import CompilePool, Pending, Rank
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel import anchored
 from tunefa.costmodel.anchor import Anchor
@@ -71,21 +71,21 @@ class Predicted:
     def prepare(self, config: Config, compilers: Workers) -> None:
         """Starts compiling before the config's turn."""
         pool = CompilePool(self.case, None, self._gate_runs, compilers)
-        started = pool.submit(config, True) if compilers.lasting else pool.submit(config)
+        started = pool.submit(config, Rank.LATER if compilers.lasting else Rank.NOW)
         self._prepared[identity(config)] = self._timed(started)
 
     def is_prepared(self, config: Config) -> bool:
         """Returns whether its compiler has ended."""
         return self._prepared[identity(config)].future.done()
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         """Starts compiling, unless the config was prepared."""
         waiting = (pending for pending in self._pending if not pending.was_stopped)
         if any(identity(pending.config) == identity(config) for pending in waiting):
             return
         prepared = self._prepared.pop(identity(config), None)
         if prepared is None or prepared.was_stopped:
-            prepared = self._timed(self._pool.submit(config))
+            prepared = self._timed(self._pool.submit(config, rank))
         else:
             self._pool.hurry(prepared)
         self._pending.append(prepared)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tunefa.compile.pool import Rank
 from tunefa.compile.workers import Workers
 from tunefa.measure.objective import Raced
 from tunefa.spec.kernel import Kernel
@@ -43,7 +44,7 @@ class Replayed:
         """Returns True: the answer is recorded."""
         return True
 
-    def submit(self, config: Config) -> None:
+    def submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
         """Queues a config."""
         self._pending.append(config)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from tunefa.compile.pool import Rank
 from tunefa.measure.objective import Objective
 from tunefa.search.lending import LENDS_S
 from tunefa.search.share import Share
@@ -64,7 +65,7 @@ class Asking:
             if (config := self.strategy.ask(compiled=True)) is None:
                 return
             self.on_top.add(identity(config))
-            self._submit(config)
+            self._submit(config, Rank.COMPILED)
 
     def ended(self, trial: Trial) -> bool:
         """Counts a config that is in progress no more. Returns whether it was expected to gain as
@@ -85,6 +86,6 @@ class Asking:
         may_end = bool(self.submitted) or self.stopping.found_any
         return self.stopping.on_plateau or (may_end and time.monotonic() >= self.until)
 
-    def _submit(self, config: Config) -> None:
-        self.evaluator.submit(config)
+    def _submit(self, config: Config, rank: Rank = Rank.NOW) -> None:
+        self.evaluator.submit(config, rank)
         self.in_progress, self.submitted = self.in_progress + 1, self.submitted + 1
