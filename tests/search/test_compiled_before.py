@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tunefa.search.compiled_before import Binaries, CompiledBefore, compiler_see
 from tunefa.search.config_table import ConfigTable
 from tunefa.search.strategies import prior
 from tunefa.search.study import Study
+from tunefa.search.surrogate import Belief
 from tunefa.spec.kernel import load
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Resources, Trial
@@ -133,3 +136,35 @@ def test_only_those_with_a_binary_are_proposed_if_one_is_asked_for() -> None:
     assert told(None)[1].ask(compiled=True) is None
     fresh = Study(prior.Prior(replace(problem(FEASIBLE), compiled=binaries(BEST))))
     assert fresh.ask(compiled=True) is None, "nothing is known yet"
+
+
+def test_a_config_that_will_probably_fail_is_not_preferred_for_a_lack_of_a_binary() -> None:
+    """A negative worth that is divided by COMPILING would be a greater one."""
+    sampler, _ = told(binaries(FEASIBLE[2]))
+    sampler.focus = np.array([1, 2, 3])
+    works = np.array([0.1, 0.1, 1.0])
+    belief = Belief(np.zeros(3), np.ones(3), works, best=0.0)
+    gain = belief.expected_improvement()
+    assert gain[0] == gain[1] < 0.0 < gain[2]
+    assert sampler.worth(belief) == pytest.approx([gain[0], gain[1], gain[2] / prior.COMPILING])
+
+
+def promising(gain: float, *configs: Config) -> Study:
+    """A study whose surrogate expects so much of each config; these have a binary."""
+    sampler, study = told(binaries(*configs))
+    sampler.belief()
+    expected: Any = SimpleNamespace(expected_improvement=lambda: np.full(len(sampler.focus), gain))
+    sampler.belief = lambda also=(): expected  # type: ignore[method-assign]
+    return study
+
+
+@pytest.mark.parametrize(("gain", "worth_a_trial"), [(0.9e-4, False), (1.1e-4, True)])
+def test_what_needs_no_compiler_is_tried_if_it_may_gain(gain: float, worth_a_trial: bool) -> None:
+    assert (promising(gain, BEST).ask(compiled=True) == BEST) == worth_a_trial
+
+
+def test_what_needs_no_compiler_is_tried_once() -> None:
+    """FEASIBLE[60] was tried, and has the same expected improvement as the others."""
+    study = promising(1.0, FEASIBLE[5], FEASIBLE[60], FEASIBLE[70])
+    proposed = [study.ask(compiled=True) for _ in range(3)]
+    assert proposed == [FEASIBLE[5], FEASIBLE[70], None]

@@ -40,19 +40,26 @@ def test_every_kernel_tries_its_default_however_small_the_budget(
         assert result.record is not None and result.record.kernel == "tiny_c"
 
 
+class Fixed:
+    """Proposes three configs, in order."""
+
+    def __init__(self) -> None:
+        self.left: list[Config] = [{"A": 2}, {"A": 1}, {"A": 3}]
+
+    def ask(self, compiled: bool = False) -> Config | None:
+        return self.left.pop(0) if self.left else None
+
+    def tell(self, trial: Trial) -> None:
+        pass
+
+
 def test_several_configs_may_come_first() -> None:
-    class Fixed:
-        """Proposes three configs, in order."""
-
-        def __init__(self) -> None:
-            self.left: list[Config] = [{"A": 2}, {"A": 1}, {"A": 3}]
-
-        def ask(self, compiled: bool = False) -> Config | None:
-            return self.left.pop(0) if self.left else None
-
-        def tell(self, trial: Trial) -> None:
-            pass
-
     strategy = DefaultFirst(Fixed(), [{"A": 1}, {"A": 4}])
     asked = [strategy.ask() for _ in range(5)]
     assert asked == [{"A": 1}, {"A": 4}, {"A": 2}, {"A": 3}, None]
+
+
+def test_what_comes_first_may_need_a_compiler() -> None:
+    strategy = DefaultFirst(Fixed(), [{"A": 1}])
+    assert [strategy.ask(compiled=True) for _ in range(3)] == [{"A": 2}, {"A": 3}, None]
+    assert strategy.ask() == {"A": 1}

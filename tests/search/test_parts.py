@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -175,6 +176,24 @@ def test_times_that_are_known_are_not_asked_for_again(monkeypatch: pytest.Monkey
     times = [each.time_us for each in estimates(case, feasible.configs)]
     monkeypatch.setattr(parts, "estimates", None)
     assert parts._hoped_us(None, replace(part, expected_us=times), 100.0) == hoped_us
+
+
+def test_a_model_that_has_the_times_is_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = asked(WORKLOADS[0], only=[CUDA]).case(kernels.load(CUDA))
+    feasible = Feasible((dict(case.default()),) * 2, {})
+    trial = Trial(case.default(), "ok", samples_us=(200.0,) * 5)
+    part = Part(case, feasible, [], [case.default()], [], 1.0, trial)
+    (own_us, _) = (each.time_us for each in estimates(case, feasible.configs))
+
+    def hoped_us(has_times: bool) -> float:
+        model: Any = SimpleNamespace(
+            has_times=lambda case: has_times, expected_us=lambda *_: [0.8 * own_us, own_us]
+        )
+        return parts._hoped_us(model, part, 100.0)
+
+    assert hoped_us(False) == 200.0, "it is not waited for"
+    monkeypatch.setattr(parts, "estimates", None)
+    assert hoped_us(True) == pytest.approx(0.8 * 200.0)
 
 
 def opened(search: Request, name: str, us: float) -> Part:

@@ -39,6 +39,12 @@ def test_what_was_asked_early_comes_first() -> None:
     assert strategy.told == [{"A": "a"}]
 
 
+def test_what_was_asked_early_may_need_a_compiler() -> None:
+    early = proposer.AskedEarly(Letters(), [{"A": "a"}])
+    asked = [early.ask(compiled=True), early.ask(), early.ask()]
+    assert asked == [{"A": "c"}, {"A": "a"}, {"A": "d"}]
+
+
 def test_what_was_tried_before_its_turn_is_not_asked_for_again() -> None:
     early = proposer.AskedEarly(Letters(), [{"A": "a"}, {"A": "b"}])
     early.tell(Trial({"A": "a"}, "ok", predicted_us=1.0))

@@ -114,6 +114,18 @@ def test_the_focus_has_the_greatest_expected_improvement(monkeypatch: pytest.Mon
     assert set(again.near_best(1)) <= set(again.focus)
 
 
+def test_half_of_what_it_looks_at_are_the_models_favourites(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prior, "LOOKED_AT", 16)
+    asked = problem(FEASIBLE)
+    for seed in range(3):
+        sampler = prior.Prior(replace(asked, seed=seed))
+        sampler.belief()
+        assert len(sampler.focus) == 16
+        assert set(np.argsort(asked.expected_us)[:8]) <= set(sampler.focus)
+
+
 def test_the_focus_is_chosen_again_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are proposed in the end, and what is looked at is the model's favourites, those near the
     best, and others by chance."""
