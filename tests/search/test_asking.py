@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
+from tests.support.numbered_configs import FREE, Numbers
 from tunefa.compile.pool import Rank
 from tunefa.search import asking, loop
 from tunefa.search.asking import Asking
@@ -22,32 +23,13 @@ from tunefa.spec.trial import Config, Trial, identity
 FOUND = Trial({"A": -1}, "ok", predicted_us=100.0)
 
 
-class Numbers:
-    """Proposes 0, 1, 2 and so on; from 100 on there are `free` that need no compiler."""
-
-    free = 0
-
-    def __init__(self) -> None:
-        self.asked, self.asked_free = 0, 0
-
-    def ask(self, compiled: bool = False) -> Config | None:
-        if compiled:
-            self.asked_free += 1
-            return {"A": 100 + self.asked_free} if self.asked_free <= self.free else None
-        self.asked += 1
-        return {"A": self.asked - 1}
-
-    def tell(self, trial: Trial) -> None:
-        pass
-
-
 class Waits(Fake):
-    """Its compilers are at work; whoever waits for one has it. Configs from 100 on need none."""
+    """Its compilers are at work; whoever waits for one has it. Configs from FREE on need none."""
 
     width = 8
 
     def is_ready(self, wait_s: float) -> bool:
-        return wait_s > 0.0 or any(config["A"] >= 100 for config in self.pending)
+        return wait_s > 0.0 or any(config["A"] >= FREE for config in self.pending)
 
 
 def fake() -> Fake:
@@ -96,17 +78,16 @@ def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
             ranks.append(rank)
             super().submit(config, rank)
 
-    evaluator, strategy = Slow(request().case(KERNEL)), Numbers()
-    strategy.free = free
+    evaluator, strategy = Slow(request().case(KERNEL)), Numbers(free)
     own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
     own.ask_more()
     own.ask_compiled()
-    assert own.on_top == {identity({"A": 101 + number}) for number in range(on_top)}
+    assert own.on_top == {identity({"A": FREE + number}) for number in range(on_top)}
     assert own.in_progress == own.submitted == Slow.width + on_top
     assert ranks == Slow.width * [Rank.NOW] + on_top * [Rank.COMPILED], "they come first"
     before = strategy.asked
     for number in range(on_top):
-        assert not own.ended(Trial({"A": 101 + number}, "ok", predicted_us=120.0))
+        assert not own.ended(Trial({"A": FREE + number}, "ok", predicted_us=120.0))
     own.ask_more()
     assert strategy.asked == before and own.in_progress == Slow.width, "they took no other's place"
     assert own.ended(Trial({"A": 0}, "ok", predicted_us=120.0))
@@ -115,8 +96,7 @@ def test_while_the_gpu_would_wait_it_asks_for_what_needs_no_compiler(
 
 
 def test_it_asks_for_no_more_of_them_than_the_gpu_needs(clock: Clock) -> None:
-    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
-    strategy.free = 50
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers(50)
     own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
     own.ask_more()
     own.ask_compiled()
@@ -127,8 +107,7 @@ def test_it_asks_for_no_more_of_them_than_the_gpu_needs(clock: Clock) -> None:
 def test_without_others_or_a_right_config_it_does_not(
     clock: Clock, shares: bool, earlier: tuple[Trial, ...]
 ) -> None:
-    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
-    strategy.free = 50
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers(50)
     own = made(evaluator, strategy, Turns().new("", 1.0) if shares else None, *earlier)
     own.ask_more()
     own.ask_compiled()
@@ -136,23 +115,21 @@ def test_without_others_or_a_right_config_it_does_not(
 
 
 def test_what_needs_no_compiler_is_within_the_budget_too(clock: Clock) -> None:
-    strategy = Numbers()
-    strategy.free = 1000
+    strategy = Numbers(1000)
     turn: Any = Turns().new("", 1.0)
     own = replace(share(turn), budget=Budget(trials=30))
     stopping = StoppingRule().resumed([FOUND])
     evaluator = Waits(request().case(KERNEL))
     found = list(loop.trials(strategy, evaluator, own, stopping))
-    assert len(found) == 30 and 0 < sum(trial.config["A"] >= 100 for trial in found) < 30
-    assert stopping.done == 1 + sum(trial.config["A"] < 100 for trial in found)
+    assert len(found) == 30 and 0 < sum(trial.config["A"] >= FREE for trial in found) < 30
+    assert stopping.done == 1 + sum(trial.config["A"] < FREE for trial in found)
 
 
 @pytest.mark.parametrize(("left_s", "asks"), [(100.0, True), (1.4, False)])
 def test_near_the_end_nothing_is_asked_for_that_has_no_time(
     clock: Clock, left_s: float, asks: bool
 ) -> None:
-    evaluator, strategy = Waits(request().case(KERNEL)), Numbers()
-    strategy.free = 50
+    evaluator, strategy = Waits(request().case(KERNEL)), Numbers(50)
     own = made(evaluator, strategy, Turns().new("", 1.0), FOUND)
     own.until = time.monotonic() + left_s
     own.ask_more()

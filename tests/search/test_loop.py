@@ -9,25 +9,12 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
+from tests.support.numbered_configs import Numbers
 from tunefa.search import loop
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.share import Share
 from tunefa.search.stopping import StoppingRule
 from tunefa.spec.trial import Config, Trial
-
-
-class Numbers:
-    """Proposes 0, 1, 2 and so on; remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def ask(self, compiled: bool = False) -> Config | None:
-        self.asked += 1
-        return {"A": self.asked - 1}
-
-    def tell(self, trial: Trial) -> None:
-        pass
 
 
 def fake(pause_s: float = 0.0, judge: Any = lambda config: 100.0) -> Fake:

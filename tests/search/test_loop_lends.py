@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
+from tests.support.numbered_configs import Numbers
 from tunefa.search import lending, loop
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.gpu_turns import Turns
 from tunefa.search.share import Share
 from tunefa.search.stopping import StoppingRule
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Trial
 
 OTHERS_S = 1.0
 """The trial of another search takes so long."""
@@ -59,16 +60,6 @@ class Lends:
         self.clock.sleep(OTHERS_S)
 
 
-class Never:
-    """A strategy that proposes one config for ever."""
-
-    def ask(self, compiled: bool = False) -> Config | None:
-        return None if compiled else {"A": 0}
-
-    def tell(self, trial: Trial) -> None:
-        pass
-
-
 def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, float, bool]:
     """Returns the waits and loans of a search, when it ended, in seconds after its start, and
     whether it gave way."""
@@ -78,7 +69,7 @@ def waited(clock: Clock, seconds: float, *earlier: Trial) -> tuple[Slow, Lends, 
     stopping = StoppingRule().resumed(earlier)
     if not earlier:
         stopping.to_beat_us = 80.0  # another kernel has something right
-    assert list(loop.trials(Never(), evaluator, share, stopping)) == []
+    assert list(loop.trials(Numbers(), evaluator, share, stopping)) == []
     turn.lent_at = [at - start for at in turn.lent_at]
     return evaluator, turn, clock.now - start, stopping.gave_way
 
@@ -108,19 +99,6 @@ def test_what_is_late_waits_no_longer(clock: Clock) -> None:
     assert turn.lent_at and took_s == pytest.approx(FLOOR_S)
 
 
-class Counted(Never):
-    """Proposes other configs each time."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def ask(self, compiled: bool = False) -> Config | None:
-        if compiled:
-            return None
-        self.asked += 1
-        return {"A": self.asked}
-
-
 class Cached(Slow):
     """The first config is compiled already."""
 
@@ -138,13 +116,13 @@ class Cached(Slow):
 def test_nothing_is_compiled_for_a_search_that_will_be_over(
     clock: Clock, compile_s: float, asked: int
 ) -> None:
-    evaluator, strategy = Cached(clock), Counted()
+    evaluator, strategy = Cached(clock), Numbers()
     turn: Any = Lends(clock)
     own = Share(Budget(seconds=10.0), 1.0, 0, 0.0, turn=turn)
     slow = [replace(FOUND, config={"A": 100 + number}, compile_s=compile_s) for number in range(3)]
     assert next(loop.trials(strategy, evaluator, own, StoppingRule().resumed(slow)))
     assert strategy.asked == 8, "it has 10 s"
-    strategy = Counted()
+    strategy = Numbers()
     own = replace(own, budget=Budget(seconds=7.0))
     assert next(loop.trials(strategy, Cached(clock), own, StoppingRule().resumed(slow)))
     assert strategy.asked == asked
@@ -176,7 +154,7 @@ def test_a_search_that_waits_uses_the_gpu_unless_others_do(clock: Clock, from_s:
     asked: Any = turn
     share = Share(Budget(seconds=10.0), 1.0, 0, 0.0, turn=asked, meanwhile=meanwhile)
     stopping = StoppingRule().resumed([FOUND])
-    assert list(loop.trials(Never(), Slow(clock), share, stopping)) == []
+    assert list(loop.trials(Numbers(), Slow(clock), share, stopping)) == []
     assert used and used == sorted(used) and used[-1] < from_s
     assert turn.lent_at and turn.lent_at[0] - start >= min(from_s, 3.0)
     if math.isinf(from_s):
@@ -188,5 +166,5 @@ def test_a_reserve_that_races_have_shown_is_kept(clock: Clock) -> None:
     evaluator.pause_s, evaluator.reserve_s = 2.0, 60.0  # without a turn, it would end at 40 s
     own = Share(Budget(seconds=100.0), 1.0, 0, 5.0, turn=Turns().new("", 1.0))
     start = clock.now
-    assert list(loop.trials(Counted(), evaluator, own, StoppingRule()))
+    assert list(loop.trials(Numbers(), evaluator, own, StoppingRule()))
     assert clock.now - start == pytest.approx(95.0, abs=2.0)
