@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 def predict(seat: Seat) -> str | None:
     """A worker with a fake GPU, which predicts with the fake objective."""
-    assert os.environ["CUDA_VISIBLE_DEVICES"] in ("0", "1")
-    return fake_work(seat)
+    assert seat.measured and os.environ["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+    return fake_work(replace(seat, measured=False))  # a bench would load PyTorch
 
 
 def test_one_worker_killed_and_one_node_removed(
@@ -73,7 +74,7 @@ def test_one_worker_killed_and_one_node_removed(
         monkey = threading.Thread(target=break_things)
         monkey.start()
         engine.seats = lambda plan, place, study: [
-            Seat(place, study, f"GPU {n} of Ray") for n in range(1, 5)
+            Seat(place, study, f"GPU {n} of Ray", measured=True) for n in range(1, 5)
         ]
         found = run.sweep(held, engine, Budget(trials=72))
         monkey.join()
@@ -86,9 +87,10 @@ def test_one_worker_killed_and_one_node_removed(
 
 def test_the_seats_of_a_cluster(cluster: Any) -> None:
     with engines.create("ray") as engine:
-        names = [each.name for each in engine.seats(plan(targets=()), "p", "s")]
-        assert names == [f"GPU {n} of Ray" for n in range(1, 5)]
-        assert len(engine.seats(plan(), "p", "s")) == 1  # two cores in all
+        seats = engine.seats(plan(targets=()), "p", "s")
+        assert [each.name for each in seats] == [f"GPU {n} of Ray" for n in range(1, 5)]
+        (alone,) = engine.seats(plan(), "p", "s")  # two cores in all
+        assert all(each.measured for each in seats) and not alone.measured
 
 
 def raises(seat: Seat) -> str | None:
