@@ -54,10 +54,10 @@ def test_a_study_has_values_and_their_positions_are_known() -> None:
         assert params == config
         positions = {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
         assert found.positions(params) == positions
-        assert found.at(params) == found.find(dict(reversed(list(config.items())))) == place
+        assert found.find(params) == found.find(dict(reversed(list(config.items())))) == place
     assert found.find({**SMALL[0], "BLOCK_M": 1}) is None
     with pytest.raises(ValueError, match="not in tuple"):
-        found.at({**found.params(0), "BLOCK_M": 99})
+        found.positions({**found.params(0), "BLOCK_M": 99})
     assert found.distributions["num_stages"] == CategoricalDistribution((1, 2, 3, 4, 5))
     assert found.distributions["ONE"].single()
 

@@ -9,7 +9,7 @@ not with categories. The feasible configs are enumerated, and a sampler here say
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,8 @@ class Candidates:
     """The feasible configs as positions, and what a study knows about each."""
 
     def __init__(self, problem: SearchProblem) -> None:
-        parameters = problem.parameters
+        self._parameters = parameters = problem.parameters
         self.configs = problem.configs
-        self._orders = {p.name: {value: i for i, value in enumerate(p.values)} for p in parameters}
         self.places: Positions = ConfigTable.of(parameters, problem.configs).positions
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
@@ -55,14 +54,10 @@ class Candidates:
     def find(self, config: Config) -> int | None:
         """The place of a config in `configs`; None if it is not there."""
         try:
-            place = self._place(config)
+            (row,) = rows(ConfigTable.of(self._parameters, [config]).positions)
         except KeyError:  # it lacks a parameter, or has another value
             return None
-        return self._by_place.get(place) if len(config) == len(self._orders) else None
-
-    def at(self, params: Mapping[str, Any]) -> int:
-        """The place in `configs` of Optuna's `params`. Raises KeyError if no config has them."""
-        return self._by_place[_row(self.positions(params).values())]
+        return self._by_place.get(row) if len(config) == len(self._parameters) else None
 
     def params(self, chosen: int) -> dict[str, Any]:
         """The config at a place as Optuna's `params`."""
@@ -76,9 +71,6 @@ class Candidates:
         """The steps along the parameters' lists from each config to some: (configs, some)."""
         found: NDArray[np.float64] = cdist(self.places, self.places[some], "cityblock")
         return found
-
-    def _place(self, config: Mapping[str, Any]) -> bytes:
-        return _row(order[config[name]] for name, order in self._orders.items())
 
     def update(self, study: Study) -> None:
         """Reads the trials that the study got or finished since the last update."""
@@ -112,18 +104,13 @@ class Candidates:
     def _take(self, trial: FrozenTrial) -> None:
         if trial.distributions != self.distributions:
             return  # the trial has no config yet, or was ended before it had one
-        if trial.state == TrialState.FAIL or self._place(trial.params) not in self._by_place:
+        chosen = self.find(trial.params)
+        if trial.state == TrialState.FAIL or chosen is None:
             return  # the second happens in a study from before a rule changed
-        chosen = self.at(trial.params)
         if trial.state == TrialState.COMPLETE and trial.value is not None:
             self.end(chosen, trial.value, trial.constraints)
         else:
             self.begin(chosen)
-
-
-def _row(positions: Iterable[int]) -> bytes:
-    """A row of `Candidates.places`, as a key."""
-    return np.fromiter(positions, np.int16).tobytes()
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
