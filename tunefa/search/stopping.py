@@ -56,7 +56,8 @@ class StoppingRule:
     """The seconds for which the compiler worked for each trial; none of those from a cache."""
 
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
-        """The rule for a search that continues after these trials; their best is no new gain."""
+        """The rule for a search that continues after these trials; their best is no new gain. All
+        count, also those that did not when they were made: a journal does not tell them apart."""
         rule = replace(self, programs=set(self.programs), compiled_s=list(self.compiled_s))
         for trial in earlier:
             rule.add(trial)
