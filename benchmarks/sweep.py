@@ -70,7 +70,7 @@ class Item:
         """What the cost model promises of its best config, relative to the default."""
         found, name = self.course.landscape, self.course.landscape.kernels[0]
         case = Case(kernels.load(name), found.workload, found.target)
-        (default,) = by_model(None, case, [case.default()], [None])
+        (default,) = by_model(None, case, [self.course.default_config or case.default()], [None])
         return predicted_gain.gain(default.time_us, self.course.problem.expected_us)
 
     @property

@@ -74,6 +74,8 @@ class Course:
         case = request.case(kernel)
         held = candidates.feasible_by_kernel(request)[kernel.name]
         known = candidates.known_configs(request, case, Store([]))
+        if self.default_config is not None:
+            known.append(self.default_config)
         problem = candidates.search_problem(request, case, held, known, None)
         unknown = [None] * len(problem.configs)
         expected = by_model(self.model, case, problem.configs, unknown)
@@ -95,17 +97,24 @@ class Course:
         favourite = min(zip(made.expected_us, made.configs, strict=True), key=lambda pair: pair[0])
         return self.excess.get(identity(favourite[1]), math.inf)
 
-    @property
-    def default(self) -> float:
-        """The excess of the kernel's default config: of the first that is recorded, as a parameter
-        may be younger than the landscape."""
+    @cached_property
+    def default_config(self) -> Config | None:
+        """The first default of the kernel that is recorded, as a parameter may be younger than the
+        landscape; None if there is none."""
         made = self.landscape
         space, env = kernels.load(made.kernels[0]).space, made.workload.env()
         found = first_that_fits(
             space.defaults, space.default_changes, {**env, **made.target.arch.env()},
             lambda config: None if identity(config) in self.excess else "it is not recorded",
         )  # fmt: skip
-        return self.excess[identity(found.config)] if isinstance(found, Default) else math.inf
+        return found.config if isinstance(found, Default) else None
+
+    @property
+    def default(self) -> float:
+        """The excess of `default_config`; infinite without one."""
+        return (
+            math.inf if self.default_config is None else self.excess[identity(self.default_config)]
+        )
 
 
 def course(path: Path, model: LearnedModel | None = None) -> Course:
