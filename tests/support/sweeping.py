@@ -7,9 +7,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from tests.support.fake_objective import Fake, by_tile
 from tunefa.compile.pool import Rank
@@ -28,6 +26,9 @@ from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.seat import Seat
 from tunefa.sweep.start import work
+
+if TYPE_CHECKING:  # the workers' processes import this module
+    import pytest
 
 WEIGHTS = {"q1024_h8_kv2_d64": 4.0, "q512_h8_kv2_d64": 2.0, "q256_h8_kv2_d64": 1.0}
 KERNEL = "attention_fwd_triton"

@@ -18,7 +18,8 @@ from tunefa.sweep.processes import Started
 
 NAMES = ("attention_fwd_cudnn", "attention_fwd_triton")
 KERNELS = [kernels.load(name) for name in NAMES]
-_WITHOUT_PYTORCH = """
+_SLOW = {"torch", "triton", "sqlalchemy", "scipy"}
+_WITHOUT_PYTORCH = f"""
 import sys
 from tests.support.sweeping import made, plan
 from tunefa.compile.workers import Workers
@@ -31,7 +32,7 @@ from tunefa.sweep.processes import Started
 from tunefa.sweep.requests import Items, Requests
 from pathlib import Path
 
-asked = plan(targets=(), kernels=(), weights={Workload.parse("q512_d64"): 1.0})
+asked = plan(targets=(), kernels=(), weights={{Workload.parse("q512_d64"): 1.0}})
 items = Items.of(asked, [Target.named("h200")])
 with Workers(1) as bench, Workers(1) as compilers:
     started = Started(bench, compilers)
@@ -43,7 +44,7 @@ request = Requests(asked, "sweep", 1, here).of(items.items[0], Budget(trials=4))
 held = resume.header(request)["provenance"]
 for kernel in request.kernels:
     assert request.provenance(kernel)["date"] and kernel.name in held
-print(sorted({"torch", "triton"} & set(sys.modules)), len(request.kernels))
+print(sorted({_SLOW} & set(sys.modules)), len(request.kernels))
 """
 
 

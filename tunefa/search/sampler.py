@@ -19,7 +19,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
-from scipy.spatial.distance import cdist
 
 from tunefa.search.config_table import ConfigTable, Positions, rows
 from tunefa.search.strategy import SearchProblem
@@ -69,6 +68,9 @@ class Candidates:
 
     def steps(self, some: Sequence[int]) -> NDArray[np.float64]:
         """The steps along the parameters' lists from each config to some: (configs, some)."""
+        # Imported late: it takes a quarter of a second, and not every strategy asks for steps.
+        from scipy.spatial.distance import cdist
+
         found: NDArray[np.float64] = cdist(self.places, self.places[some], "cityblock")
         return found
 

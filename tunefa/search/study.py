@@ -21,7 +21,6 @@ import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
@@ -228,7 +227,7 @@ def _storage_errors(name: str) -> Iterator[None]:
     """Turns the errors of reading and writing a study into a TunefaError."""
     try:
         yield
-    except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+    except (OSError, *database.errors(), optuna.exceptions.StorageInternalError) as error:
         why = database.first_line(error)
         raise TunefaError(
             f"the study {name} cannot be written: {why}: free space, or give another --storage"

@@ -23,7 +23,6 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
-from sqlalchemy.exc import SQLAlchemyError
 
 from tunefa import assets
 from tunefa.errors import TunefaError
@@ -36,7 +35,7 @@ from tunefa.sweep.slices import Slice
 
 PREFIX = "tunefa-sweep-"
 _REFUSALS = (
-    *(OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError),
+    *(OSError, optuna.exceptions.StorageInternalError),
     *(optuna.exceptions.DuplicatedStudyError, ValueError, KeyError),
 )
 FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
@@ -77,7 +76,7 @@ def errors(place: str) -> Iterator[None]:
         yield
     except optuna.exceptions.UpdateFinishedTrialError:
         raise
-    except _REFUSALS as error:
+    except (*_REFUSALS, *database.errors()) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         shown = database.without_password(place)
         raise TunefaError(
