@@ -40,8 +40,11 @@ def entered(
     are timed they are in the order of the opening's times, else in their own."""
     request = state.request
     on_gpu = request.objective == "measured" and isinstance(request.target.arch, GpuArch)
-    if on_gpu and state.compilers is None:
-        state.compilers = stack.enter_context(_compilers(request.workers, ordered))
+    if state.compilers is None and (on_gpu or request.objective == "predicted"):
+        made = compilers(request.workers or os.cpu_count() or 1, lasting=False)
+        state.compilers = stack.enter_context(made)
+        if on_gpu:
+            _warm_up(made, ordered)
     entrants = [(part, stack.enter_context(objective(state, part.case))) for part in ordered]
     untried = [(part, each) for part, each in entrants if part.first and part.opened is None]
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
@@ -67,15 +70,13 @@ def entered(
     return _by_lead(state, [(_opened(state, *each, known), each[1]) for each in entrants])
 
 
-def _compilers(workers: int | None, ordered: Sequence[Part]) -> Workers:
-    """Processes that compile for all kernels. They import the compiler of the first kernel that
-    needs one."""
-    made = compilers(workers or os.cpu_count() or 1, lasting=False)
+def _warm_up(processes: Workers, ordered: Sequence[Part]) -> None:
+    """Lets processes that compile for all kernels import the compiler of the first one that needs
+    one."""
     for part in ordered:
         if not part.case.kernel.is_library:
-            warm_up(made, part.case.kernel.language)
+            warm_up(processes, part.case.kernel.language)
             break
-    return made
 
 
 def _early(

@@ -230,7 +230,7 @@ def _objective(state: SearchState, case: Case) -> Objective:
         return Estimated(case)
     if request.objective == "modelled":
         return Modelled(case, request.workers)
-    return Predicted(case, request.workers, None, state.anchor)
+    return Predicted(case, request.workers, state.compilers, state.anchor)
 
 
 def _finalists(
