@@ -21,7 +21,7 @@ from tunefa import assets
 from tunefa.cli import main
 from tunefa.compile import pool as compile_pool
 from tunefa.errors import TunefaError
-from tunefa.measure import measured
+from tunefa.measure import loading, measured
 from tunefa.search import resume
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
@@ -43,11 +43,16 @@ def listed() -> dict[str, str]:
     return found
 
 
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "run_in_process", fake_bench.run)
+    monkeypatch.setattr(loading, "load_device", fake_bench.load_nothing)
+
+
 def test_every_fault_costs_one_config_and_is_listed(
-    own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
+    own_kernels: OwnKernels, bench: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNEFA_FAULTS", "1")
-    monkeypatch.setattr(measured, "run_in_process", fake_bench.run)
     monkeypatch.setattr(measured, "RUN_LIMIT_S", 8.0)
     monkeypatch.setattr(compile_pool, "COMPILE_LIMIT_S", 12.0)
     kernel = own_kernels.add("every_fault", FAULTY_SOURCE, fake_bench.SPACE)
@@ -81,14 +86,13 @@ def test_every_fault_costs_one_config_and_is_listed(
 
 
 def test_compiles_that_hang_do_not_hold_a_search_beyond_its_seconds(
-    own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
+    own_kernels: OwnKernels, bench: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had no time is not tried, and no failure."""
     monkeypatch.setenv("TUNEFA_SECONDS", "1")
     source = FAULTY_SOURCE.replace('if fault == "exit":\n        os._exit(7)', "")
     source = source.replace('if fault == "hang":', 'if fault != "none":')
     kernel = own_kernels.add("hangs_at_the_end", source, fake_bench.SPACE)
-    monkeypatch.setattr(measured, "run_in_process", fake_bench.run)
     start = time.monotonic()
     asked = request(kernel, measured=True, budget=Budget(seconds=12), strategy="grid")
     result = search.search(asked, user_store())
@@ -98,6 +102,8 @@ def test_compiles_that_hang_do_not_hold_a_search_beyond_its_seconds(
     assert none_left("TUNEFA_SECONDS")
 
 
+WORDS = ["search", "--arch", "sm90", "--seqlen", "2048", "--kernel", "attention_fwd_triton",
+         "--strategy", "grid"]  # fmt: skip
 FULL = """
 import resource, sys
 sys.path[:0] = {path!r}
@@ -107,7 +113,7 @@ from tunefa.cli import main, targets
 
 search.Predicted, targets.seen = Fake, lambda: []
 resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
-main(["search", "--arch", "sm90", "--seqlen", "2048", "--budget", "1000", "--strategy", "grid"])
+main([*{words!r}, "--budget", "1000"])
 """
 
 
@@ -115,7 +121,7 @@ def test_a_disk_that_fills_up_loses_no_trial_and_the_search_can_go_on(
     fake: type[Fake], tmp_path: Path
 ) -> None:
     script = tmp_path / "full.py"
-    script.write_text(textwrap.dedent(FULL.format(path=[str(TREE), *sys.path])))
+    script.write_text(textwrap.dedent(FULL.format(path=[str(TREE), *sys.path], words=WORDS)))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
@@ -124,8 +130,7 @@ def test_a_disk_that_fills_up_loses_no_trial_and_the_search_can_go_on(
     (path,) = journal.paths()
     held = [trial for _, trial in journal.read(path)]
     assert len(held) > 2 and path.stat().st_size <= 30000
-    line = ["search", "--arch", "sm90", "--seqlen", "2048", "--resume", "--json"]
-    more = CliRunner().invoke(main, [*line, "--budget", str(len(held) + 3)])
+    more = CliRunner().invoke(main, [*WORDS, "--resume", "--json", "--budget", str(len(held) + 3)])
     assert more.exit_code == 0, more.output
     assert f"{len(held)} trials will not be repeated" in more.stderr
     said = json.loads(more.stdout)

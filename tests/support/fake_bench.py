@@ -33,6 +33,10 @@ defaults:
 """The space of the kernel whose source is `tests.support.own_kernels.FAULTY_SOURCE`."""
 
 
+def load_nothing(*modules: str) -> None:
+    """In place of `tunefa.measure.loading.load_device`: no config here needs PyTorch."""
+
+
 def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """In place of `tunefa.measure.measured.run_in_process`."""
     if method == "race":

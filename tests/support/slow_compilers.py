@@ -4,7 +4,6 @@ time, and a bench that does nothing for as long as a GPU would."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,23 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support import slow_compiling
+from tests.support.slow_compiling import QUICK, SLOW
 from tunefa.compile import pool
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.measure import loading, measured
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
-from tunefa.spec.trial import Config, Outcome, Resources, Trial, identity
+from tunefa.spec.trial import Config, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.sweep import allocate, clock
 from tunefa.sweep.allocate import Amounts
 from tunefa.sweep.cores import Share
 from tunefa.sweep.plan import Plan
 
-QUICK, SLOW = "attention_fwd_cuda_sm80", "attention_bwd_cuda_sm90"
-LATE = "attention_fwd_cuda_sm90"
-"""A kernel of QUICK's workloads."""
-COMPILE_S = {QUICK: 1.0, SLOW: 5.0, LATE: 8.0}
 JUDGE_S, RACE_S = 0.1, 0.6
 PROCESSES = 6
 AMOUNTS = Amounts(1.0, 3.0, first=0.5)
@@ -60,28 +57,12 @@ def share() -> Share:
 
 def install(patch: Patch) -> None:
     """Puts the slow compilers and the bench in the place of the real ones."""
-    patch(pool, "_compile_once", compiled_slowly)
+    patch(pool, "_compile_once", slow_compiling.compiled_slowly)
+    patch(pool, "_import", slow_compiling.import_nothing)
     patch(measured, "run_in_process", run)
     patch(loading, "load_device", load_device)
     patch(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
     patch(clock, "SECONDS", {**allocate.SECONDS, "measured": AMOUNTS})
-
-
-def compiled_slowly(
-    names: tuple[str, str, str], config: Config, also: Any = None
-) -> tuple[Outcome, Resources | None, float, str]:
-    """Runs in a compiler's process. What was compiled is a file; each compilation is a line of the
-    file `compiled` in the home."""
-    text = json.dumps([names, sorted(config.items())])
-    home = Path(os.environ["TUNEFA_HOME"])
-    cached = home / "compiled-before" / hashlib.sha256(text.encode()).hexdigest()
-    if not cached.exists():
-        time.sleep(COMPILE_S[names[0]])
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with open(home / "compiled", "a") as file:
-            file.write(text + "\n")
-        cached.touch()
-    return "ok", Resources(1024, 64, 0, 0), 0.1, ""
 
 
 def compilations(home: Path) -> list[str]:

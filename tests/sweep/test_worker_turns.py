@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import slow_compilers
+from tests.support import slow_compilers, slow_compiling
 from tests.support.sweeping import made
 from tunefa.search.budget import Budget
 from tunefa.spec.kernel import load
@@ -63,11 +63,11 @@ def test_the_gpu_works_while_others_compile(
 
 def test_the_gpu_tries_what_is_compiled_before_a_slow_default(tmp_path: Path, home: Path) -> None:
     weights = {Workload.parse("q1024_h8_kv2_d128"): 1.0}
-    kernels = (slow_compilers.QUICK, slow_compilers.LATE)
+    kernels = (slow_compiling.QUICK, slow_compiling.LATE)
     held = worked(tmp_path / "one", 30.0, weights=weights, kernels=kernels)
     found = [each.found for each in held.slices() if each.found]
     assert found and found[0]["best_us"]
     tried = [(kernel, trial.config) for kernel, trial in journal.read(Path(found[0]["journal"]))]
-    case = Case(load(slow_compilers.LATE), next(iter(weights)), worker.targets(held.plan)[0])
+    case = Case(load(slow_compiling.LATE), next(iter(weights)), worker.targets(held.plan)[0])
     before = tried[: tried.index((case.kernel.name, case.default()))]
     assert len(before) > 3, "configs of the quick kernel, while the default compiled"
