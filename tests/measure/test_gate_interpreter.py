@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.support import kept_interpreter
 from tests.support.own_kernels import OwnKernels
 from tunefa.compile.workers import Workers
 from tunefa.measure import check, gate
@@ -22,6 +24,12 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[Workers]:
+    with kept_interpreter.started() as found:
+        yield found
+
+
 @pytest.mark.parametrize(
     ("workload", "changes"),
     [
@@ -30,7 +38,10 @@ CONFIG: dict[str, Any] = {
         ("q8192_h8_kv2_d64_bf16_causal", {"USE_TMA": 1, "PACK_GQA": 1, "L2_SECTION_HEADS": 4}),
     ],
 )
-def test_the_interpreter_passes_what_is_right(workload: str, changes: dict[str, Any]) -> None:
+def test_the_interpreter_passes_what_is_right(
+    workload: str, changes: dict[str, Any], process: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_interpreter.install(monkeypatch, process)
     found = gate.in_interpreter(
         Case(KERNEL, Workload.parse(workload), TARGET), {**CONFIG, **changes}
     )

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tests.support.sample_problem import SMALL, problem
+from tests.support.sample_problem import FEASIBLE, problem
 from tunefa.costmodel.ranking import MODEL_ERROR
 from tunefa.search import strategies
 from tunefa.search.strategy import SearchProblem, Strategy
 from tunefa.spec.trial import Config, Resources, Trial
+
+SOME = FEASIBLE[::40]
+"""Configs that differ in three parameters."""
 
 
 def made(
@@ -21,7 +24,7 @@ def made(
     first: Sequence[Config] = (),
 ) -> tuple[SearchProblem, Strategy]:
     """A problem whose configs are expected to take `expected_us`, some of them perhaps less."""
-    configs = SMALL[: len(expected_us)]
+    configs = SOME[: len(expected_us)]
     least = [(least_us or {}).get(place, us) for place, us in enumerate(expected_us)]
     kinds = list(range(len(configs))) if binaries is None else list(binaries)
     own = replace(
@@ -33,15 +36,15 @@ def made(
 
 def took(place: int, us: float, spill_bytes: int = 0) -> Trial:
     resources = Resources(spill_bytes=spill_bytes)
-    return Trial(SMALL[place], "ok", resources=resources, predicted_us=us)
+    return Trial(SOME[place], "ok", resources=resources, predicted_us=us)
 
 
 def failed(place: int) -> Trial:
-    return Trial(SMALL[place], "compile_failed", "wgmma serialized")
+    return Trial(SOME[place], "compile_failed", "wgmma serialized")
 
 
 def place(config: Config | None) -> int | None:
-    return None if config is None else SMALL.index(config)
+    return None if config is None else SOME.index(config)
 
 
 def test_where_the_compiler_changes_nothing_one_config_is_compiled() -> None:
@@ -82,14 +85,14 @@ def test_where_the_compiler_disappoints_it_is_expected_to_go_on() -> None:
     asked = []
     while (config := strategy.ask()) is not None:
         asked.append(place(config))
-        strategy.tell(took(SMALL.index(config), 18.0))
+        strategy.tell(took(SOME.index(config), 18.0))
     assert 1 < len(asked) < 6
     _, strategy = made(expected, dict.fromkeys(range(1, 20), 9.0))
     strategy.tell(took(0, 10.0))
     asked = []
     while (config := strategy.ask()) is not None:
         asked.append(place(config))
-        strategy.tell(took(SMALL.index(config), 11.0))
+        strategy.tell(took(SOME.index(config), 11.0))
     assert len(asked) == 19, "as expected, so each of the others may still gain"
 
 
@@ -136,19 +139,19 @@ def test_nothing_is_compiled_that_does_not_beat_what_is_known() -> None:
 
 
 def test_where_the_best_known_config_fails_another_is_found() -> None:
-    _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SMALL[2]])
+    _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SOME[2]])
     assert [place(strategy.ask()) for _ in range(2)] == [2, None]
     strategy.tell(failed(2))
     assert place(strategy.ask()) == 0
     strategy.tell(took(0, 10.0))
     assert strategy.ask() is None
     _, strategy = made([10.0, 11.0], to_beat_us=8.0)
-    strategy.tell(Trial({**SMALL[0], "BLOCK_M": 7}, "crashed", "the default is not searched"))
+    strategy.tell(Trial({**SOME[0], "BLOCK_M": 7}, "crashed", "the default is not searched"))
     assert place(strategy.ask()) == 0
 
 
 def test_known_configs_come_first_in_any_case() -> None:
-    _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SMALL[2], SMALL[1]])
+    _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SOME[2], SOME[1]])
     assert [place(strategy.ask()) for _ in range(3)] == [2, 1, None]
 
 
@@ -162,5 +165,5 @@ def test_a_config_that_spills_is_not_yet_the_best() -> None:
 
 def test_a_default_that_is_not_searched_counts_too() -> None:
     _, strategy = made([10.0, 11.0])
-    strategy.tell(Trial({**SMALL[0], "BLOCK_M": 7}, "ok", predicted_us=9.0))
+    strategy.tell(Trial({**SOME[0], "BLOCK_M": 7}, "ok", predicted_us=9.0))
     assert strategy.ask() is None

@@ -34,6 +34,11 @@ def covers(proposed: Iterable[Config], configs: Sequence[Config]) -> bool:
     return sorted(map(repr, proposed)) == sorted(map(repr, configs))
 
 
+def randomness() -> tuple[Any, Any]:
+    """The states of the process's generators of random numbers."""
+    return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+
+
 every = pytest.mark.parametrize("name", strategies.names())
 
 
@@ -46,9 +51,16 @@ def test_there_are_strategies_and_unknown_ones_are_suggested() -> None:
 @every
 @pytest.mark.parametrize("trials", [None, 1, 10, 10**6])
 def test_it_proposes_every_feasible_config_once(name: str, trials: int | None) -> None:
+    """As they are, and without the randomness of the process."""
+    random.seed(5)
+    np.random.seed(5)
+    before = [dict(config) for config in SMALL], *randomness()
     strategy = strategies.create(name, problem(trials=trials))
-    assert covers(asked(strategy), SMALL)
+    proposed = asked(strategy)
+    assert covers(proposed, SMALL)
     assert [strategy.ask() for _ in range(3)] == [None] * 3
+    assert all(list(config) == [p.name for p in PARAMETERS] for config in proposed)
+    assert before == (SMALL, *randomness())
 
 
 @every
@@ -132,23 +144,6 @@ def test_the_same_seed_proposes_the_same(name: str) -> None:
 def test_another_seed_proposes_another_order(name: str) -> None:
     first, second = (asked(strategies.create(name, problem(seed=seed))) for seed in (3, 4))
     assert first != second
-
-
-@every
-def test_randomness_of_the_process_is_left_alone(name: str) -> None:
-    random.seed(5)
-    np.random.seed(5)
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    asked(strategies.create(name, problem()))
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
-
-
-@every
-def test_it_hands_out_configs_as_they_are(name: str) -> None:
-    before = [dict(config) for config in SMALL]
-    proposed = asked(strategies.create(name, problem()))
-    assert all(list(config) == [p.name for p in PARAMETERS] for config in proposed)
-    assert before == SMALL
 
 
 def test_two_configs_are_the_same_by_their_values() -> None:
