@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
@@ -11,7 +12,6 @@ from tests.support import crashing_contestants
 from tunefa.errors import TunefaError
 from tunefa.experiments import compare
 from tunefa.experiments.compare import Comparisons
-from tunefa.experiments.document import Row
 from tunefa.measure.contest import Contest, Settings, Step
 from tunefa.spec.workload import Workload
 
@@ -19,15 +19,16 @@ WORKLOAD = Workload.parse("b1_h2_q64_d32_bf16_causal")
 ON_THE_HOST = Settings("eager", rounds=3, device="cpu")
 
 
-def row(*names: str, steps: list[Step] | None = None) -> Row:
-    told: list[Step] = [] if steps is None else steps
-    with Comparisons(ON_THE_HOST, makers=crashing_contestants.with_them) as comparisons:
-        return comparisons.row(WORKLOAD, names, told.append)
+@pytest.fixture(scope="module")
+def comparisons() -> Iterator[Comparisons]:
+    """One process, which imports PyTorch, for the contests that it outlives."""
+    with Comparisons(ON_THE_HOST, makers=crashing_contestants.with_them) as made:
+        yield made
 
 
-def test_a_comparison() -> None:
+def test_a_comparison(comparisons: Comparisons) -> None:
     steps: list[Step] = []
-    found = row("sdpa", "cudnn", steps=steps)
+    found = comparisons.row(WORKLOAD, ["sdpa", "cudnn"], steps.append)
     assert json.loads(json.dumps(found)) == found
     contest = Contest.from_data(found)
     assert contest.scores.keys() == {"tunefa", "sdpa"}
@@ -39,26 +40,25 @@ def test_a_comparison() -> None:
     assert [step.done for step in steps] == list(range(6))
 
 
-def test_contestants_that_end_the_process_lose_only_their_rows() -> None:
-    """One right after another, so that the second one has a new process; and others after them."""
-    found = row("sdpa", "dies", "leaves", "math")
+def test_contestants_that_end_the_process_or_hang_lose_only_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One right after another, so that each has a new process; and others after them."""
+    monkeypatch.setattr(compare, "STEP_LIMIT_S", 10.0)
+    with Comparisons(ON_THE_HOST, makers=crashing_contestants.with_them) as comparisons:
+        names = ["sdpa", "dies", "leaves", "hangs", "math"]
+        found = comparisons.row(WORKLOAD, names, lambda step: None)
     assert found["scores"].keys() == {"tunefa", "sdpa", "math"}
     assert found["left_out"] == {
         "dies": "its process died with exit code -11",
         "leaves": "its process died with exit code 7",
+        "hangs": "it did not end within 10 s",
     }
 
 
-def test_a_contestant_that_hangs_loses_only_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "STEP_LIMIT_S", 10.0)
-    found = row("sdpa", "hangs")
-    assert found["scores"].keys() == {"tunefa", "sdpa"}
-    assert found["left_out"] == {"hangs": "it did not end within 10 s"}
-
-
-def test_a_mistake_of_the_user_is_raised_here() -> None:
+def test_a_mistake_of_the_user_is_raised_here(comparisons: Comparisons) -> None:
     with pytest.raises(TunefaError, match="unknown peer 'nobody'"):
-        row("nobody")
+        comparisons.row(WORKLOAD, ["nobody"], lambda step: None)
 
 
 def test_which_peers_are_present() -> None:
