@@ -18,11 +18,11 @@ _MADE_MEANWHILE = re.compile(r"already exists|unique|duplicate|locked", re.IGNOR
 """Words of SQLite, PostgreSQL and MySQL for a table or row that another process has just made."""
 
 
-def errors() -> tuple[type[Exception], ...]:
-    """The errors of SQLAlchemy, which takes a quarter of a second to import: none can be raised
-    before Optuna has imported it."""
+def errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """The errors of SQLAlchemy, and others. SQLAlchemy takes a quarter of a second to import, and
+    raises none before Optuna has imported it."""
     imported = sys.modules.get("sqlalchemy.exc")
-    return () if imported is None else (imported.SQLAlchemyError,)
+    return others if imported is None else (*others, imported.SQLAlchemyError)
 
 
 def opened(url: str) -> BaseStorage:
@@ -30,10 +30,10 @@ def opened(url: str) -> BaseStorage:
 
     Raises TunefaError if it cannot be opened, or was written by another version of Optuna.
     """
-    refusals = (ImportError, ValueError, optuna.exceptions.OptunaError)
+    refusals = (ImportError, ValueError, RuntimeError)  # RuntimeError: an unknown schema
     try:
         return _opened(url)
-    except (*refusals, *errors(), RuntimeError) as error:  # RuntimeError: an unknown schema
+    except errors(*refusals, optuna.exceptions.OptunaError) as error:
         shown = without_password(url)
         why = f"{type(error).__name__}: {first_line(error).replace(url, shown)}"
         raise TunefaError(
@@ -51,7 +51,7 @@ def _opened(url: str) -> BaseStorage:
     for pause_s in _PAUSES_S:
         try:
             return optuna.storages.get_storage(url)
-        except (*errors(), optuna.exceptions.StorageInternalError) as error:
+        except errors(optuna.exceptions.StorageInternalError) as error:
             if not _MADE_MEANWHILE.search(f"{error} {error.__cause__}"):
                 raise
             time.sleep(pause_s * random.uniform(0.5, 1.5))  # the others wait for other times

@@ -227,7 +227,7 @@ def _storage_errors(name: str) -> Iterator[None]:
     """Turns the errors of reading and writing a study into a TunefaError."""
     try:
         yield
-    except (OSError, *database.errors(), optuna.exceptions.StorageInternalError) as error:
+    except database.errors(OSError, optuna.exceptions.StorageInternalError) as error:
         why = database.first_line(error)
         raise TunefaError(
             f"the study {name} cannot be written: {why}: free space, or give another --storage"

@@ -76,7 +76,7 @@ def errors(place: str) -> Iterator[None]:
         yield
     except optuna.exceptions.UpdateFinishedTrialError:
         raise
-    except (*_REFUSALS, *database.errors()) as error:
+    except database.errors(*_REFUSALS) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         shown = database.without_password(place)
         raise TunefaError(

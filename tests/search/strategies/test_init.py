@@ -51,7 +51,7 @@ def test_there_are_strategies_and_unknown_ones_are_suggested() -> None:
 @every
 @pytest.mark.parametrize("trials", [None, 1, 10, 10**6])
 def test_it_proposes_every_feasible_config_once(name: str, trials: int | None) -> None:
-    """As they are, and without the randomness of the process."""
+    """The configs come as they are, and the randomness of the process is left alone."""
     random.seed(5)
     np.random.seed(5)
     before = [dict(config) for config in SMALL], *randomness()
