@@ -5,10 +5,14 @@ Those that are left are found by a mark in their environment.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import signal
 import subprocess
-import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +20,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import interpreter_server
+from tests.support.interpreter_server import Request
 from tests.support.tree import TREE
 from tunefa.compile import languages
-
-_PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.prepare()\n"
 
 
 class Shared(SimpleNamespace):
@@ -37,7 +41,7 @@ def environment(home: Path, *folders: Path) -> dict[str, str]:
 
 def interpreted(module: str) -> list[dict[str, Any]]:
     """The lines of JSON that a module of tests/support prints in Triton's interpreter."""
-    found = _in_interpreter("-m", f"tests.support.{module}")
+    found = _in_interpreter(module=f"tests.support.{module}")
     return [json.loads(line) for line in found.splitlines()]
 
 
@@ -46,21 +50,41 @@ def interpreted_code(code: str) -> str:
     there is none."""
     if reason := languages.load("triton").why_no_interpreter():
         pytest.skip(reason)
-    return _in_interpreter("-c", _PREPARED + code)
+    return _in_interpreter(code=code)
 
 
-def _in_interpreter(*arguments: str) -> str:
-    """The output of a process of its own, as the interpreter is chosen when Triton is imported."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=TREE,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """One for all tests of this process: the interpreter is chosen when Triton is imported."""
+    server = interpreter_server.started()
+    atexit.register(server.communicate)  # closes its input, and waits for its end
+    return server
+
+
+def _in_interpreter(module: str = "", code: str = "", limit_s: float = 300.0) -> str:
+    """The output of a program in a process of its own."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    with tempfile.NamedTemporaryFile("r") as output, tempfile.NamedTemporaryFile("r") as errors:
+        request = Request(module, code, environment, output.name, errors.name)
+        status = _answer(request, limit_s)
+        assert status == "0\n", (status, errors.read()[-3000:])
+        return output.read()
+
+
+def _answer(request: Request, limit_s: float) -> str:
+    """What the server says: an exit status, or nothing where it ended. Kills it at the limit."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    late = threading.Timer(limit_s, os.killpg, (server.pid, signal.SIGKILL))
+    late.start()
+    try:
+        print(json.dumps(request), file=server.stdin, flush=True)
+        answer = server.stdout.readline()
+    finally:
+        late.cancel()
+    if not answer:
+        _server.cache_clear()
+    return answer
 
 
 def alive(mark: str) -> list[str]:
