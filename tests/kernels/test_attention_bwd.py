@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +30,13 @@ def case(text: str, kernel: str = NAME) -> Case:
     return Case.from_names(kernel, text, "sm90")
 
 
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Workers]:
+    """A process for all cases, which imports PyTorch and Triton once."""
+    with Workers(1, gate.INTERPRETER_MEMORY_BYTES) as process:
+        yield process
+
+
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
@@ -37,8 +46,11 @@ def case(text: str, kernel: str = NAME) -> Case:
     ],
 )
 @pytest.mark.slow
-def test_the_interpreter_passes_its_gradients(text: str, changes: dict[str, Any]) -> None:
+def test_the_interpreter_passes_its_gradients(
+    text: str, changes: dict[str, Any], interpreter: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a gradient of the logsumexp, and with values that overflow where they can."""
+    monkeypatch.setattr(gate, "Workers", lambda *_: contextlib.nullcontext(interpreter))
     found = gate.in_interpreter(case(text), {**CONFIG, **changes})
     assert found.passed, found.reason
 

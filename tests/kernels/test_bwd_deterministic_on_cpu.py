@@ -3,8 +3,10 @@ many CTAs run at the same time, in whatever sequence, and no deadlock."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,26 +177,28 @@ def test_the_cpu_finds_mistakes(what: str, pattern: str, instead: str, tmp_path:
     # Larger keys of all heads but the last come first.
     workloads = [workload_of(f"h{2 * heads}_kv{heads}_{MISTAKEN}", SMALL) for heads in (1, 2)]
     run = cuda_on_cpu.compiled(KERNEL, workloads[0], SMALL, tmp_path, change)
-    assert any(
-        is_wrong(replace(run, resident=resident), workload, *inputs(workload))
+    runs = [
+        signs(replace(run, resident=resident), workload, *inputs(workload))
         for workload in workloads
         for resident in (2, 5)
-    ), what
+    ]
+    # The first mode of one of them finds most mistakes.
+    assert any(map(any, itertools.zip_longest(*runs))), what
 
 
-def is_wrong(run: OnCpu, workload: Workload, tensors: Any, right: Any) -> bool:
-    """Whether a mode ends in a deadlock, or with other bits or numbers than it should."""
+def signs(run: OnCpu, workload: Workload, tensors: Any, right: Any) -> Iterator[bool]:
+    """Whether a mode ends in a deadlock, or with other bits or numbers than it should, for one mode
+    after the other; none comes after one whose launch fails."""
     first = None
     for mode in range(16):
         try:
             made = ran(run, workload, tensors, Mode(mode))
         except DriverError as error:
-            return "deadlock" in str(error)
+            yield "deadlock" in str(error)
+            return
         first = first or made
         is_close = (made[0].double() - right[0]).norm() <= 1e-2 * right[0].norm()
-        if not (is_close and all(map(torch.equal, made, first))):
-            return True
-    return False
+        yield not (is_close and all(map(torch.equal, made, first)))
 
 
 def test_a_cta_that_waits_for_one_that_has_not_started_is_a_deadlock(tmp_path: Path) -> None:
