@@ -73,7 +73,7 @@ CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8
           "b4_h32_kv4_k4096_d64_bf16_e4m3cache", "b16_h128_k8192_bf16_page64_mla",
           "b4_h16_q2_k4096_bf16_mla",
           "b64_h32_kv8_k8192_d128_bf16_page64_prefix",
-          "b16_h32_kv4_q4_k4096_d64_fp16_page16_varlen_prefix")  # fmt: skip
+          "b16_h32_kv4_q4_k4096_d64_fp16_page16_varlen_sinks_prefix")  # fmt: skip
 PAGES = ("b4_h32_kv8_q2048_k8192_d128_bf16_page64",
          "h8_q2048_d256_bf16_page256", "h28_kv4_q300_k2048_d80_bf16_page128_w512_sinks",
          "h32_kv8_q2048_k4096_d128_bf16_page64_e4m3cache", "h32_q2048_d128_fp16_page1_softcap",
