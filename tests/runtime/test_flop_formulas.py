@@ -117,6 +117,7 @@ print(counter.get_total_flops(), flush=True)
 """
 FORKS = """
 import os, sys, torch
+import torch._dynamo  # PyTorch imports it in each call under a counter
 for program in sys.argv[1:]:
     if not os.fork():
         exec(program)
@@ -124,7 +125,8 @@ for program in sys.argv[1:]:
     if os.wait()[1]:
         sys.exit(program)
 """
-"""Programs in processes of their own, which share the seconds that importing PyTorch takes."""
+"""Programs in processes of their own, which share the seconds that importing PyTorch takes. The
+counter's module and tunefa are imported by each of them: the order in which they come matters."""
 
 
 def test_a_counter_counts_whenever_it_was_made() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 import tunefa
+from tests.support import rank_processes
 from tunefa.errors import TunefaError
 from tunefa.runtime import process
 from tunefa.store import results as store
@@ -28,8 +28,7 @@ def run(device: str, records: list[list[dict[str, Any]]], files: list[str]) -> l
     """What each rank saw. A rank has the records of the list at its place in its store, and loads
     the file at its place, frozen where its name has `lock` in it; "" for none."""
     with tempfile.TemporaryDirectory() as folder:
-        start: Any = spawn  # it has no types
-        start(_rank, (device, folder, records, files), nprocs=WORLD)
+        rank_processes.start(_rank, (device, folder, records, files), WORLD, device)
         found = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(WORLD)]
     return found
 

@@ -7,6 +7,8 @@ training is in fp32; on GPUs they are NCCL and bf16, by autocast.
 from __future__ import annotations
 
 import datetime
+import functools
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,17 +19,24 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import tunefa
+from tests.support import rank_processes
 
 WORLD = 2
 HEADS, HEADS_KV, HEAD_DIM, VOCABULARY = 4, 2, 64, 96
 BATCH, SEQLEN, STEPS = 4, 160, 3
 LIMITS = {"cpu": 1e-4, "cuda": 3e-2}
 """Limits of relative errors: sums in another order in fp32, and rounding to bf16."""
+IMPORTED = (
+    "torch._dynamo.backends.debugging",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "functorch.compile",
+)
+"""Modules of PyTorch that the checks need, in the process from which ranks are forked."""
 Wrap = Callable[[nn.Module, str], nn.Module]
 
 
@@ -105,10 +114,16 @@ def _error(made: Tensor, right: Tensor) -> float:
     return float((made.float() - right.float()).norm() / right.float().norm())
 
 
+@functools.cache
+def _right(device: str) -> tuple[list[float], dict[str, Tensor]]:
+    """What one process computes of whole batches, which all checks compare with."""
+    return _train(_model(device), _batches(device), lambda loss: loss)
+
+
 def _same_as_one_process(wrap: Wrap, device: str) -> None:
     """Trains on a rank's part of each batch, and compares with the whole batch in this process."""
     batches = _batches(device)
-    right_losses, right = _train(_model(device), batches, lambda loss: loss)
+    right_losses, right = _right(device)
     part = batches.chunk(WORLD, dim=1)[dist.get_rank()]
     losses, grads = _train(wrap(_model(device), device), part, _averaged)
     limit = LIMITS[device]
@@ -193,13 +208,13 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
 
 def run(checks: Iterable[str], device: str) -> None:
     """Runs checks on `WORLD` ranks, each a process; raises what one of them raises."""
-    on_ranks: Any = spawn
     with tempfile.TemporaryDirectory() as folder:
-        on_ranks(_rank, (tuple(checks), device, f"file://{folder}/store"), WORLD)
+        rank_processes.start(_rank, (tuple(checks), device, folder), WORLD, device, IMPORTED)
 
 
-def _rank(rank: int, checks: Iterable[str], device: str, store: str) -> None:
-    backend = "gloo"
+def _rank(rank: int, checks: Iterable[str], device: str, folder: str) -> None:
+    os.environ["TUNEFA_HOME"] = folder
+    backend, store = "gloo", f"file://{folder}/store"
     if device == "cuda":
         backend = "nccl"
         torch.cuda.set_device(rank)
