@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -138,13 +139,18 @@ def test_modules_and_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_parameters_and_constants_exist(page: Path) -> None:
+    names = set(_PARAMETER.findall(page.read_text(encoding="utf-8")))
+    assert names <= known_parameters()
+
+
+@functools.cache
+def known_parameters() -> set[str]:
+    """The names in the sources that look like a parameter or a constant."""
     folders = ("tunefa", "kernels", "search_spaces", "benchmarks", "scripts")
     suffixes = {".py", ".yaml", ".cu", ".cuh"}
     files = [path for folder in folders for path in (TREE / folder).rglob("*.*")]
     sources = [path.read_text(encoding="utf-8") for path in files if path.suffix in suffixes]
-    known = set(_PARAMETER.findall("\n".join([*sources, (TREE / "Makefile").read_text()])))
-    names = set(_PARAMETER.findall(page.read_text(encoding="utf-8")))
-    assert names <= known
+    return set(_PARAMETER.findall("\n".join([*sources, (TREE / "Makefile").read_text()])))
 
 
 def test_every_command_is_in_the_readme() -> None:

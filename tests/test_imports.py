@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.tree import TREE
+from tests.support.tree import TREE, statements
 
 PACKAGE = TREE / "tunefa"
 ROOT = ("_version", "errors", "assets")
@@ -44,16 +45,23 @@ def package_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def imported(module: str) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imported(module: str) -> list[tuple[int, str]]:
     """(line, dotted name) of every import of a module: under TYPE_CHECKING, inside functions, and
     through importlib."""
-    path = MODULES[module]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    text = MODULES[module].read_text(encoding="utf-8")
+    nodes = ast.walk(ast.parse(text)) if "import_module" in text else statements(text)
+    return [*imports(module, nodes)]
+
+
+def imports(module: str, nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import among the nodes of a module."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: write the whole name"
+            assert node.level == 0, f"{module}:{node.lineno}: write the whole name"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 yield node.lineno, whole if whole in MODULES else str(node.module)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tree import TREE
+from tests.support.tree import TREE, statements
 
 TESTS = TREE / "tests"
 DECLARATIONS = {
@@ -118,7 +118,7 @@ def test_every_file_of_tests_has_a_module() -> None:
 def test_tests_take_nothing_from_each_other() -> None:
     """What two of them need lies in tests/support or a conftest.py."""
     for path in sorted(TESTS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(path.read_text(encoding="utf-8")):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             within = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""

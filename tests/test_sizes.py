@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.tree import TREE
+from tests.support.tree import TREE, statements
 
 PYTHON = ("tunefa", "tests", "benchmarks", "scripts")
 PYTHON_LINES, KERNEL_LINES, MOST = 300, 400, 40
@@ -35,7 +35,7 @@ def python_functions(text: str, is_kernel: bool = False) -> Iterator[tuple[str, 
 
     The signature of a kernel's functions does not count: it lists the parameters of the launch.
     """
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             first = node.body[0]
