@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.bundled_process import WORKLOADS
+from tests.support.made_once import made_once
 from tests.support.sample_records import measured
 from tunefa.runtime import bundle_builder
 from tunefa.spec.target import Target
@@ -47,8 +48,13 @@ def write(path: Path, *plans: Plan) -> Path:
     return path
 
 
-@functools.cache  # compiling takes seconds, and each process of a test run does it once
+@functools.cache
 def compiled(texts: tuple[str, ...] = WORKLOADS, chip: str = "h200") -> tuple[Contents, Any]:
-    """The contents of a bundle of real kernels, and its binaries."""
-    workloads = [Workload.parse(text) for text in texts]
-    return bundle_builder.build(workloads, [Target.named(chip)], workers=2)
+    """The contents of a bundle of real kernels, and its binaries. Compiling takes seconds, so the
+    processes of a test run share them."""
+
+    def make() -> tuple[Contents, Any]:
+        workloads = [Workload.parse(text) for text in texts]
+        return bundle_builder.build(workloads, [Target.named(chip)], workers=2)
+
+    return made_once(f"bundle {texts} {chip}", make)
