@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,21 +95,33 @@ def counted(fake: type[Fake]) -> list[tuple[object, ...]]:
     return tried
 
 
+ASKED = (*SMALL, "--strategy", "random")
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a search that was killed, with its journal."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = folder / "killed.py"
+    script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[]))
+    command = [sys.executable, str(script), *ASKED, "--budget", "100000"]
+    killed(command, folder / "home", 12)
+    return folder / "home"
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"kernel": "attention_fwd_tri', bytes(100)])
 def test_killed_search_goes_on(
-    run: Run, fake: type[Fake], home: Path, tmp_path: Path, torn: bytes
+    run: Run, fake: type[Fake], home: Path, left: Path, torn: bytes
 ) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[]))
-    asked = (*SMALL, "--strategy", "random")
-    path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
+    shutil.copytree(left, home)
+    (path,) = home.glob("journals/*.jsonl")
     before = identities(path)
     assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
     with path.open("ab") as file:
         file.write(torn)
     tried = counted(fake)
     budget = len(before) + 9
-    result = run(*asked, "--resume", "--budget", str(budget), "--json")
+    result = run(*ASKED, "--resume", "--budget", str(budget), "--json")
     assert f"Continuing {path}: {len(before)} trials will not be repeated." in result.stderr
     said = json.loads(result.stdout)
     assert said["trials"] == budget == said["record"]["provenance"]["trials"]
@@ -143,7 +156,7 @@ def test_killed_measured_search_goes_on_in_its_mode(
 
 @pytest.mark.slow
 def test_killed_search_with_the_real_compiler_goes_on(run: Run, home: Path) -> None:
-    quick = (*SMALL, "--head-dim", "64")
+    quick = (*SMALL, "--head-dim", "64", "--workers", "1")
     path = killed([sys.executable, "-m", "tunefa", *quick, "--budget", "200"], home, 3)
     before = set(identities(path))
     budget = len(before) + 2
