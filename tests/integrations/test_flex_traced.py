@@ -31,12 +31,6 @@ def both(monkeypatch: pytest.MonkeyPatch) -> list[FlexCall]:
     return calls(monkeypatch)
 
 
-def test_a_program_computes_the_call(both: list[FlexCall]) -> None:
-    forward = both[0]
-    (out,) = run_of(forward, {})()
-    torch.testing.assert_close(out, eager(forward)[0], rtol=1e-4, atol=1e-4)
-
-
 def test_options_reach_pytorch_s_template(both: list[FlexCall]) -> None:
     for call in both:
         traced = pickle.loads(pickle.dumps(on_cuda(call)))
@@ -53,11 +47,19 @@ def test_options_that_do_not_fit_the_block_mask_do_not_compile(both: list[FlexCa
         lowered(traced, {**CHOSEN["fwd"], "BLOCK_M": 256})
 
 
-def test_another_process_leaves_what_it_compiled(both: list[FlexCall], tmp_path: Path) -> None:
-    task: Any = (TracedCall.of(both[0]), {}, str(tmp_path))
+def test_a_program_that_another_process_compiled_computes_the_call(
+    both: list[FlexCall], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    forward = both[0]
+    task: Any = (TracedCall.of(forward), {}, str(tmp_path))
     with Workers(1) as workers:
         assert workers.submit(flex_traced.compile_here, task, 200.0).result() is None
-    assert any(tmp_path.rglob("*.so")), list(tmp_path.iterdir())
+    left = set(tmp_path.rglob("*.so"))
+    assert left, list(tmp_path.iterdir())
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    (out,) = run_of(forward, {})()
+    torch.testing.assert_close(out, eager(forward)[0], rtol=1e-4, atol=1e-4)
+    assert set(tmp_path.rglob("*.so")) == left
 
 
 def test_a_process_says_why_a_program_does_not_compile(
