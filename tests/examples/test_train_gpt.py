@@ -34,7 +34,12 @@ def test_both_attentions_learn_alike(tmp_path: Path) -> None:
         assert run["tokens_per_s"] == pytest.approx(4 * 64 / run["step_ms"] * 1e3)
 
 
-def test_too_few_steps_are_refused() -> None:
-    command = [sys.executable, str(TREE / "examples" / "train_gpt.py"), "--steps", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2 and "--steps is 7: give 8 or more" in done.stderr
+def test_too_few_steps_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(TREE / "examples"))
+    import train_gpt  # type: ignore[import-not-found]
+
+    with pytest.raises(SystemExit) as ended:
+        train_gpt.parsed(["--steps", "7"])
+    assert ended.value.code == 2 and "--steps is 7: give 8 or more" in capsys.readouterr().err

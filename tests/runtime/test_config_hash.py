@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from tunefa.runtime.lock_file import LockFile
 from tunefa.runtime.process import Runtime
 from tunefa.store import results as store
 from tunefa.store.bundle_file import BundleFile
+from tunefa.store.results import shipped_root
 
 RECORDS = [made_here(), made_here("fwd_q8192")]
 
@@ -64,18 +66,18 @@ def test_a_frozen_process_has_the_parts_of_its_file(tmp_path: Path) -> None:
     assert with_bundle["bundles"] != parts()["bundles"]
 
 
-def test_processes_agree_and_notice_another_record(tmp_path: Path, fresh: Runtime) -> None:
+def test_processes_agree_and_notice_another_record(
+    tmp_path: Path, fresh: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "shipped_root", shipped_root)  # another process has them too
     code = "import tunefa; print(tunefa.config_hash())"
-
-    def said(home: Path) -> str:
-        done = subprocess.run([sys.executable, "-c", code], env=environment(home),
-                              capture_output=True, text=True, timeout=120)  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    one = said(tmp_path / "one")
-    assert len(one) == 16 and int(one, 16) >= 0 and said(tmp_path / "two") == one
+    seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"  # other than this process's
+    env = {**environment(tmp_path / "other"), "PYTHONHASHSEED": seed}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
     own = tunefa.config_hash()
+    assert len(own) == 16 and int(own, 16) >= 0 and done.stdout.strip() == own
     store.default_store().add(RECORDS[0])
     fresh.planner._records = None
     assert tunefa.config_hash() != own

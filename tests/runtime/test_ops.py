@@ -139,16 +139,13 @@ def test_only_what_needs_a_gradient_goes_through_the_dispatcher() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "scale"),
+    ("shape", "layout", "mask", "scale"),
     [
-        (Options(True), None),
-        (Options(True, 2), None),
-        (Options(False, 2, 2, softcap=1.5), None),
-        (Options(False), 0.2),
+        (SHAPES[0], "bhsd", Options(False, 2, 2, softcap=1.5), None),
+        (SHAPES[1], "bshd", Options(True), None),
+        (SHAPES[1], "bshd", Options(False), 0.2),
+        (SHAPES[2], "bhsd", Options(True, 2), None),
     ],
-)
-@pytest.mark.parametrize(
-    ("shape", "layout"), [(SHAPES[0], "bhsd"), (SHAPES[1], "bshd"), (SHAPES[2], "bhsd")]
 )
 def test_ops_keep_pytorch_s_rules(
     shape: tuple[int, ...], layout: str, mask: Options, scale: float | None
