@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tunefa.errors import TunefaError
     from tunefa.integrations.sdpa import activate, deactivate
     from tunefa.integrations.tracing import trace
+    from tunefa.runtime.all_ops import register_ops
     from tunefa.runtime.api import flash_attention
     from tunefa.runtime.api_varlen import flash_attention_varlen
     from tunefa.runtime.decode import decode_attention
@@ -34,6 +35,7 @@ __all__ = [
     "flash_attention_varlen",
     "last_choice",
     "load",
+    "register_ops",
     "share_records",
     "trace",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api_varlen",
+    "register_ops": "tunefa.runtime.all_ops",
     "share_records": "tunefa.runtime.ranks",
     "trace": "tunefa.integrations.tracing",
 }
