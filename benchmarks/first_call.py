@@ -6,6 +6,9 @@ Each time is that of one process, which computes attention once: forward, backwa
 CUDA context and the tensors; `load` for `tunefa.load` of the bundle; `first` from the first call
 until the device is done, and `second` the same of the next call. All are in ms. With a bundle,
 Triton, NVRTC and Optuna cannot be imported.
+
+Before the gradients of attention come those of a product: PyTorch imports SymPy for the first
+gradients that it is given, for 2 s, whatever computes attention.
 """
 
 from __future__ import annotations
@@ -159,6 +162,7 @@ def _calls(kind: str) -> Callable[[], Any]:
 
     def forward() -> Callable[[], Any]:
         given = [x.requires_grad_() for x in (q, k, v)]
+        torch.autograd.grad(q * 2, q, q.detach())
         out = tunefa.flash_attention(*given, causal=True)
         grad = torch.ones_like(out)
         torch.cuda.synchronize()

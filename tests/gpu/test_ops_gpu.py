@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tunefa
+from tests.support.op_calls import FORWARD, NOTHING_ELSE
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime import cuda_attention
@@ -181,8 +182,8 @@ def test_gradients_of_lse() -> None:
 def test_ops_keep_pytorch_s_rules() -> None:
     q, k, v = inputs((4, 2, 64, 96, 64))
     torch.library.opcheck(
-        torch.ops.tunefa.flash_attention.default,
-        (q, k, v, *[None] * 5, *Options.of(True, 20), None),
+        FORWARD,
+        (q, k, v, *NOTHING_ELSE, *Options.of(True, 20), None),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
 
