@@ -75,7 +75,7 @@ def test_without_a_gpu_it_says_what_to_do(words: list[str]) -> None:
         (["-w", "q512", "--peers", "cudn"], 2, "unknown peer 'cudn': did you mean cudnn?"),
         (["-w", "q512", "--kernel", "attention"], 1, "unknown kernel 'attention'"),
         (["-w", "q512", "--rounds", "0"], 2, "0 is not in the range x>=1"),
-        (["-w", "q512", "--mode", "fast"], 2, "'fast' is not one of 'eager', 'graph'"),
+        (["-w", "q512", "--mode", "fast"], 2, "'fast' is not one of 'eager', 'graph', 'step'"),
         (["--from", "nowhere.json"], 2, "does not exist"),
         (["-w", "matmul_m64"], 1, "is no attention, which is what is compared here"),
         (["-w", "decode_k512"], 1, "is attention over a cache, which is not compared here"),

@@ -13,7 +13,7 @@ from tests.support.canned_search import CONFIG, SMALL, Searching, trials
 from tests.support.sample_records import measured, predicted
 from tunefa.cli import targets
 from tunefa.compile.launch.driver import SeenDevice
-from tunefa.spec.trial import Mode
+from tunefa.spec.trial import MODES, Mode
 
 
 def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: Searching) -> None:
@@ -49,7 +49,7 @@ def test_an_interrupted_search_that_found_nothing_can_go_on_too(
     assert out.endswith("-w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal --resume\n")
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", MODES)
 def test_the_mode_reaches_the_search_and_the_report(
     run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
@@ -67,7 +67,12 @@ def test_the_mode_reaches_the_search_and_the_report(
     out = run("search", "--seqlen", "4096", "--mode", mode).stdout
     assert requests[0].mode == mode
     assert f"Record, measured, {mode}" in out
-    assert {"eager": "device in eager mode: the longer of", "graph": "in a CUDA graph"}[mode] in out
+    said_of_mode = {
+        "eager": "device in eager mode: the longer of",
+        "graph": "replayed in a CUDA graph",
+        "step": "device: what it adds to",
+    }
+    assert said_of_mode[mode] in out
     assert "certified  no: power brake in 2 races" in out
     said = json.loads(run("search", "--seqlen", "4096", "--mode", mode, "--json").stdout)
     assert said["mode"] == said["record"]["mode"] == mode
@@ -104,4 +109,4 @@ def test_a_mode_of_what_is_not_measured_is_said_to_be_none(run: Run, canned: Sea
 
 def test_an_unknown_mode(run: Run, canned: Searching) -> None:
     error = run(*SMALL, "--mode", "foo", code=2).stderr
-    assert "Invalid value for '--mode': 'foo' is not one of 'eager', 'graph'." in error
+    assert "Invalid value for '--mode': 'foo' is not one of 'eager', 'graph', 'step'." in error

@@ -68,7 +68,7 @@ def test_packed_sequences(mask: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(mode: Mode) -> None:
     found = held(WORKLOAD, "sdpa", "fa2", settings=Settings(mode, rounds=3))
-    assert {score.captured for score in found.scores.values()} == {mode == "graph"}
+    assert {score.captured for score in found.scores.values()} == {mode != "eager"}
     assert found.device["watched"] in (True, False)
 
 

@@ -186,7 +186,7 @@ def test_a_damaged_contest_is_a_users_mistake(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"mode": "fast"}, "mode 'fast' is none of eager, graph"),
+        ({"mode": "fast"}, "mode 'fast' is none of eager, graph, step"),
         ({"rounds": 0}, "rounds is 0: give at least 1"),
         ({"device": "cpu"}, "mode graph needs a CUDA device"),
     ],

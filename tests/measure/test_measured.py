@@ -28,7 +28,7 @@ from tunefa.measure.measured import (
     gpu_objective,
 )
 from tunefa.measure.objective import Raced
-from tunefa.spec.trial import Mode, Trial
+from tunefa.spec.trial import MODES, Mode, Trial
 
 
 def test_a_right_config_is_timed(measured: Measured, device: Device) -> None:
@@ -219,7 +219,7 @@ def test_a_race_without_a_right_finalist(measured: Measured, device: Device) -> 
     assert measured.race([], None) == Raced([])
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", MODES)
 def test_launches_are_timed_in_the_mode_that_was_asked_for(
     device: Device, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:

@@ -24,7 +24,7 @@ from tunefa.measure import check, measured, racing, sdpa, timing
 from tunefa.measure.measured import MeasuredOnNpu
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import MemoryPlan, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Mode, Resources, Trial
 from tunefa.spec.workload import Workload
 
 B3 = Target.named("ascend910b3")
@@ -171,5 +171,7 @@ def test_one_that_is_wrong_is_not_timed(npu: Npu) -> None:
 
 def test_there_are_no_graphs(npu: Npu) -> None:
     assert measured.objective(B3.arch, "eager") is MeasuredOnNpu
-    with pytest.raises(TunefaError, match="timed in eager mode only"):
-        measured.objective(B3.arch, "graph")
+    modes: tuple[Mode, ...] = ("graph", "step")
+    for mode in modes:
+        with pytest.raises(TunefaError, match=f"timed in eager mode only: leave out --mode {mode}"):
+            measured.objective(B3.arch, mode)

@@ -45,13 +45,15 @@ def test_values_become_builtin_types_and_are_not_shared() -> None:
     assert type(record.median_us) is float
 
 
-def test_rank_puts_measured_then_eager_then_fast_then_new_first() -> None:
+def test_rank_puts_measured_then_eager_then_step_then_fast_then_new_first() -> None:
     best = measured(provenance=dated("2025-06-02T00:00:00Z"))
     older = measured(provenance=dated("2025-06-01T23:59:00-00:00"))
     slower = measured(median_us=500.0)
     guess, eager = predicted(median_us=1.0), measured(median_us=600.0, mode="eager")
-    assert sorted([guess, slower, older, eager, best], key=lambda r: r.rank) == [
+    step = measured(median_us=550.0, mode="step")
+    assert sorted([guess, slower, older, step, eager, best], key=lambda r: r.rank) == [
         eager,
+        step,
         best,
         older,
         slower,

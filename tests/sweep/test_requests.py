@@ -69,12 +69,12 @@ def test_a_search_continues_those_of_its_sweep_only(fake: type[Fake]) -> None:
     assert Requests(asked, "sweep-a", 2).of(other, Budget(trials=8)).resume is None
 
 
-def test_a_decode_is_timed_in_graphs_unless_a_mode_is_given() -> None:
+def test_a_decode_is_timed_in_steps_unless_a_mode_is_given() -> None:
     weights = {Workload.parse("decode_k512"): 1.0, Workload.parse("q512"): 1.0}
     asked = plan(weights=weights, kernels=())
     modes = [Requests(asked, "s", 2).of(each, Budget(trials=4)).mode
              for each in Items.of(asked, [H200]).items]  # fmt: skip
-    assert modes == ["graph", "eager"]
+    assert modes == ["step", "eager"]
     item = Items.of(asked, [H200]).items[0]
     assert Requests(replace(asked, mode="eager"), "s", 2).of(item, Budget(trials=4)).mode == "eager"
 

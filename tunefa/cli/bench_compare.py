@@ -17,6 +17,7 @@ from tunefa.cli.reports.bar import OnStderr
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import kernel as kernels
+from tunefa.spec.trial import MODES
 from tunefa.spec.workload import Workload
 from tunefa.spec.workload_parts import CACHE_OPS, TRAINING_OPS
 
@@ -44,7 +45,7 @@ def _peer_names(context: click.Context, parameter: click.Parameter, given: str |
     "The peers, separated by commas, such as cudnn,fa4.  [default: all]"))  # fmt: skip
 @click.option("--kernel", metavar="NAME",
               help="tunefa runs this kernel's default config, instead of its choice.")  # fmt: skip
-@click.option("--mode", type=click.Choice(["eager", "graph"]), default="graph", show_default=True,
+@click.option("--mode", type=click.Choice(MODES), default="graph", show_default=True,
               help="How calls are made while they are timed.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=21, show_default=True, metavar="N",
               help="Interleaved rounds of each workload.")  # fmt: skip

@@ -14,6 +14,7 @@ from tunefa.cli.reports import text
 from tunefa.cli.reports.bar import OnStderr
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError
+from tunefa.spec.trial import MODES
 from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
@@ -33,7 +34,7 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
         "metavar": "FILE", "type": click.Path(exists=True, path_type=Path), "help": (
             "Show the results in this JSON file, or folder, of an earlier run; needs no GPU.")},
     ("--mode",): {
-        "type": click.Choice(["eager", "graph"]), "default": "graph", "show_default": True,
+        "type": click.Choice(MODES), "default": "graph", "show_default": True,
         "help": "How calls are made while they are timed."},
     ("--rounds",): {
         "metavar": "N", "type": click.IntRange(3), "default": 21, "show_default": True,

@@ -50,7 +50,8 @@ NPU_BUDGET = "150s"
 @click.option("--mode", type=click.Choice(MODES), help=(
     "How calls are made when they are timed. eager: PyTorch's ordinary calls, which cost the "
     "longer of device and host time. graph: replayed in a CUDA graph, which costs the device "
-    "time.  [default: eager]"))  # fmt: skip
+    "time. step: what a call adds to a CUDA graph with other kernels before and behind it, as in "
+    "a captured step of a model.  [default: step for decode, else eager]"))  # fmt: skip
 @click.option(
     "--kernel",
     "names",

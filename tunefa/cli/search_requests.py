@@ -69,7 +69,7 @@ def _request(
     target.check_memory(workload)
     # Libraries compete where configs are timed; `compilable.only` names those that are left out.
     serving = tuple(kernels.serving(workload, target.arch, names, libraries=not names))
-    from tunefa.search.request import Request
+    from tunefa.search.request import Request, usual_mode
 
     return Request(
         workload=workload,
@@ -78,7 +78,7 @@ def _request(
         kernels=serving,
         budget=budget,
         strategy=strategy,
-        mode=mode or ("graph" if workload.op == "decode" else "eager"),
+        mode=mode or usual_mode(workload),
         **rest,
     )
 

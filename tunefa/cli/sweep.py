@@ -58,7 +58,7 @@ SECONDS_EACH = 30.0
     "Add workers to the newest sweep, which runs in another process or on another host. It knows "
     "the workloads."))  # fmt: skip
 @click.option("--mode", type=click.Choice(MODES), help=(
-    "How calls are made when they are timed, as for `tunefa search`.  [default: graph for decode, "
+    "How calls are made when they are timed, as for `tunefa search`.  [default: step for decode, "
     "else eager]"))  # fmt: skip
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME",
               help="Search only this kernel; may be repeated.")  # fmt: skip

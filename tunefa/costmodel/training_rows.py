@@ -114,7 +114,7 @@ def of_user() -> TrainingRows:
 
 def _collected(paths: Sequence[Path], loaded: Callable[[Path], list[Landscape]]) -> TrainingRows:
     every = [each for path in paths for each in loaded(path)]
-    every.sort(key=lambda held: (held.mode == "graph", _date(held)), reverse=True)
+    every.sort(key=lambda held: (held.mode != "eager", _date(held)), reverse=True)
     rows: dict[tuple[object, ...], Row] = {}
     left_out: Counter[str] = Counter()
     for held in every:

@@ -152,7 +152,7 @@ def _cells(
 ) -> tuple[str, ...]:
     low, high = score.spread
     tflops, rate = score.tflops(contest.workload), score.gb_per_s(contest.workload)
-    mark = "*" if contest.mode == "graph" and not score.captured else ""
+    mark = "*" if contest.mode != "eager" and not score.captured else ""
     digits = 1 if tflops < 100 else 0
     return (
         title(name) + mark,
@@ -185,7 +185,7 @@ def _remarks(contest: Contest, row: Row) -> list[str]:
         )
     if state := _state(contest):
         said.append(state)
-    if any(contest.mode == "graph" and not score.captured for score in contest.scores.values()):
+    if any(contest.mode != "eager" and not score.captured for score in contest.scores.values()):
         said.append("* not captured in a CUDA graph: the longer of the device's and host's times")
     return said + _left_out(contest.left_out)
 

@@ -49,8 +49,9 @@ class Settings:
     """The settings of a contest."""
 
     mode: Mode = "graph"
-    """`graph`: replays of CUDA graphs, the device's time alone. `eager`: ordinary calls; a sample
-    is the longer of the times of the device and of the host."""
+    """`graph`: replays of CUDA graphs, the device's time alone. `step`: the same between two other
+    kernels. `eager`: ordinary calls; a sample is the longer of the times of the device and of the
+    host."""
     rounds: int = 21
     seed: int = 0
     """The seed of the tensors."""
@@ -63,8 +64,8 @@ class Settings:
             raise TunefaError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
         if self.rounds < 1:
             raise TunefaError(f"rounds is {self.rounds}: give at least 1, such as 21")
-        if self.device == "cpu" and self.mode == "graph":
-            raise TunefaError("mode graph needs a CUDA device: use mode eager on the CPU")
+        if self.device == "cpu" and self.mode != "eager":
+            raise TunefaError(f"mode {self.mode} needs a CUDA device: use mode eager on the CPU")
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class _Contest:
             rotated = entries[start:] + entries[:start]
             times = self._stopwatch.times_us([entry.timed for entry in rotated])
             for entry, each in zip(rotated, times, strict=True):
-                mode: Mode = "graph" if entry.captured else "eager"
+                mode = self._settings.mode if entry.captured else "eager"
                 entry.samples_us.append(latency_us(mode, *each))
             read()
 

@@ -37,13 +37,13 @@ class Contestant:
 def checked(call: Call, truth: AnyTruth, stopwatch: Stopwatch | HostStopwatch) -> Contestant | str:
     """Returns the contestant, or the reason why its output is wrong. Raises what the call raises.
 
-    In mode graph its call is captured if that is possible.
+    In modes graph and step its call is captured if that is possible.
     """
     truth.spoil()
     verdict = truth.verdict(call())
     if verdict.why_wrong is not None:
         return verdict.why_wrong
-    if isinstance(stopwatch, Stopwatch) and stopwatch.mode == "graph":
+    if isinstance(stopwatch, Stopwatch) and stopwatch.mode != "eager":
         replay = _captured(call, truth, stopwatch)
         if replay is not None:
             return Contestant(call, replay, True, verdict)

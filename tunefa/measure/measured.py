@@ -103,8 +103,7 @@ class Measured(Predicted):
         super().__exit__()
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """Judges the first compiled trial; returns None if there is none within `wait_s`
-        seconds."""
+        """Judges the first compiled trial; None if there is none within `wait_s` seconds."""
         until = time.monotonic() + wait_s
         self._begin_more(wait_s, until)
         trial = self._first_ended() if self._running else None
@@ -123,13 +122,11 @@ class Measured(Predicted):
         return None if isinstance(found, LostProcess) else found
 
     def is_ready(self, wait_s: float) -> bool:
-        """Returns whether a config in progress is compiled; waits up to `wait_s` seconds for
-        one."""
+        """Whether a config in progress is compiled; waits up to `wait_s` seconds for one."""
         return bool(self._running) or super().is_ready(wait_s)
 
     def settle(self) -> Trial | None:
-        """Waits for what runs on the device ahead of `next`; returns its first trial, if there is
-        one."""
+        """Waits for what the device runs ahead of `next`; returns its first trial, if any."""
         while self._running:
             if (trial := self._first_ended()) is not None:
                 return trial
@@ -248,9 +245,15 @@ class Measured(Predicted):
 
 
 class MeasuredInGraph(Measured):
-    """Measures as `Measured` does, with each launch captured into a CUDA graph and replayed."""
+    """Measures in mode graph: each launch is captured into a CUDA graph and replayed."""
 
     mode: Mode = "graph"
+
+
+class MeasuredInStep(Measured):
+    """Measures in mode step: each launch is captured between two other kernels."""
+
+    mode: Mode = "step"
 
 
 class MeasuredOnNpu(Measured, Modelled):
@@ -259,18 +262,19 @@ class MeasuredOnNpu(Measured, Modelled):
 
 def gpu_objective(mode: Mode) -> type[Measured]:
     """The objective that measures on a GPU in that mode."""
-    return MeasuredInGraph if mode == "graph" else Measured
+    kinds = Measured, MeasuredInGraph, MeasuredInStep
+    return next(kind for kind in kinds if kind.mode == mode)
 
 
 def objective(arch: Arch, mode: Mode) -> type[Measured]:
     """The objective that measures on a device of the arch, in that mode.
 
-    Raises TunefaError for graphs on an NPU.
+    Raises TunefaError for captured launches on an NPU.
     """
     if not isinstance(arch, NpuArch):
         return gpu_objective(mode)
-    if mode == "graph":
-        raise TunefaError(f"{arch.name} is timed in eager mode only: leave out --mode graph")
+    if mode != "eager":
+        raise TunefaError(f"{arch.name} is timed in eager mode only: leave out --mode {mode}")
     return MeasuredOnNpu
 
 

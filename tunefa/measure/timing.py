@@ -1,13 +1,18 @@
 """Times launches on the current device: with events around each, and a cold L2 cache.
 
-In a language model, other kernels have replaced the inputs in the L2 cache. So the cache is
-overwritten before each launch. That work also keeps the queue full, so that the events time the
+In a language model, other kernels have replaced the inputs in the L2 cache. So the cache is filled
+with other data before each launch. That work also keeps the queue full, so that the events time the
 device alone. What a call costs depends on how it is made, its mode:
 
 * `eager`: PyTorch's ordinary calls. The cost is the longer of the time on the device and the host's
-  time to launch, as a device whose queue is filled too slowly waits for the host.
+  time to launch, as a device whose queue is filled too slowly waits for the host. The cache is
+  overwritten, as by the activations of a prompt or of a training step.
 * `graph`: the launch is captured into a CUDA graph and replayed. The cost is the time on the
-  device.
+  device, with the start of the graph. The cache is overwritten, too.
+* `step`: the launch is captured between two small kernels. The cost is what it adds to the time of
+  the replay, as in a captured step of a model that writes token after token. The cache is filled by
+  reading, as by the weights: data that were written must be written back before a kernel can fill
+  the cache with its own, which costs up to 12 us on an H200.
 
 Huawei's NPUs are timed in eager mode through torch_npu, whose events and streams have the names of
 torch.cuda's. That code was never run on an NPU.
@@ -15,9 +20,12 @@ torch.cuda's. That code was never run on an NPU.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tunefa.spec.trial import Mode
@@ -27,11 +35,44 @@ BoundLaunch = Callable[[], Any]
 
 FLUSH_BYTES = {"cuda": 256 * 2**20, "npu": 512 * 2**20}
 """Over twice the bytes of the largest L2: 126 MB on a B200, 192 MiB on a 910B."""
+RESOLUTION_US = 0.5
+"""The resolution of CUDA's events (its runtime's manual, cudaEventElapsedTime): no launch is taken
+to take less."""
 _WARMUP = 2
+_EMPTY_SAMPLES = 31
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Replays a launch that was captured between two other kernels."""
+
+    graph: Any
+    beside_us: float
+    """The time of such a replay without the launch."""
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+class _Step:
+    """What surrounds a launch in a step: data that fill the cache, and two small kernels."""
+
+    def __init__(self, flush: Any) -> None:
+        import torch
+
+        self._total = torch.sum
+        self._weights = flush.zero_().view(torch.float32)
+        self._sum, self._row = (torch.zeros(n, device=flush.device) for n in (1, 4096))
+
+    def fill_cache(self) -> None:
+        self._total(self._weights, dim=0, keepdim=True, out=self._sum)
+
+    def kernel(self) -> None:
+        self._row.add_(1.0)
 
 
 class Stopwatch:
-    """Times launches; holds the buffer that overwrites the L2 cache."""
+    """Times launches; holds the buffer that fills the L2 cache."""
 
     def __init__(self, mode: Mode, device: str = "cuda") -> None:
         """`device`: "cuda", or "npu" where torch_npu is installed."""
@@ -43,10 +84,11 @@ class Stopwatch:
         self._torch = torch
         self._device: Any = getattr(torch, device)
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.int8, device=device)
+        self._step = _Step(self._flush) if mode == "step" else None
 
     def prepared(self, launch: BoundLaunch) -> BoundLaunch:
         """Returns what is timed: the launch itself, or the replay of a graph that it is captured
-        in.
+        in, which is a `Replay` in mode step.
 
         The launch has run by then, so that nothing is loaded or compiled while it is captured or
         timed.
@@ -60,12 +102,31 @@ class Stopwatch:
         with torch.cuda.stream(side):
             _repeat(launch, _WARMUP)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            launch()
-        replay: BoundLaunch = graph.replay
-        _repeat(replay, 1)  # the first one uploads the graph
+        replay: BoundLaunch
+        if self._step is None:
+            replay = _captured(launch).replay
+        else:
+            kernel = self._step.kernel
+            replay = Replay(_captured(kernel, launch, kernel), self._empty_us)
+        replay()  # the first one uploads the graph
         return replay
+
+    @functools.cached_property
+    def _empty_us(self) -> float:
+        """The time of a replay of the two small kernels alone, in us."""
+        assert self._step is not None
+        kernel = self._step.kernel
+        kernel()  # which loads it
+        replay = _captured(kernel, kernel).replay
+        replay()
+        times = self.times_us([replay] * _EMPTY_SAMPLES)
+        return statistics.median(device_us for device_us, _ in times)
+
+    def _fill_cache(self) -> None:
+        if self._step is None:
+            self._flush.zero_()
+        else:
+            self._step.fill_cache()
 
     def once_us(self, launches: Sequence[BoundLaunch]) -> list[float]:
         """Returns one latency of each prepared launch in us, in their order, without a warm-up."""
@@ -94,14 +155,17 @@ class Stopwatch:
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []
         for launch, (start, end) in zip(launches, pairs, strict=True):
-            self._flush.zero_()
+            self._fill_cache()
             start.record()
             begun = time.perf_counter()
             launch()
             host_us.append(1e6 * (time.perf_counter() - begun))
             end.record()
         self._device.synchronize()
-        device_us = [1e3 * float(start.elapsed_time(end)) for start, end in pairs]
+        device_us = [
+            added_us(launch, 1e3 * float(start.elapsed_time(end)))
+            for launch, (start, end) in zip(launches, pairs, strict=True)
+        ]
         return list(zip(device_us, host_us, strict=True))
 
 
@@ -133,6 +197,13 @@ class HostStopwatch:
 AnyStopwatch = Stopwatch | HostStopwatch
 
 
+def added_us(launch: BoundLaunch, device_us: float) -> float:
+    """What a prepared launch added to a time on the device in which kernels beside it ran, too."""
+    if not isinstance(launch, Replay):
+        return device_us
+    return max(device_us - launch.beside_us, RESOLUTION_US)
+
+
 def latency_us(mode: Mode, device_us: float, host_us: float) -> float:
     """The cost of a call in that mode, in us."""
     return max(device_us, host_us) if mode == "eager" else device_us
@@ -141,3 +212,14 @@ def latency_us(mode: Mode, device_us: float, host_us: float) -> float:
 def _repeat(launch: BoundLaunch, times: int) -> None:
     for _ in range(times):
         launch()
+
+
+def _captured(*launches: BoundLaunch) -> Any:
+    """A CUDA graph of launches, one after the other."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return graph

@@ -27,6 +27,12 @@ if TYPE_CHECKING:  # they bring NumPy, before BLAS is told its threads
     from tunefa.search.model_process import ModelProcess
 
 
+def usual_mode(workload: Workload) -> Mode:
+    """The mode of a search that names none: programs capture attention over a cache together with
+    the other kernels of a step, and call other ops."""
+    return "step" if workload.op == "decode" else "eager"
+
+
 @dataclass(frozen=True)
 class Request:
     """The workload, target and kernels of a search, and its options."""

@@ -23,9 +23,10 @@ OUTCOMES: tuple[str, ...] = get_args(Outcome)
 compiler or the launch failed. `wrong`: the output is not the reference's. `unstable`: the output
 changes from launch to launch."""
 
-Mode = Literal["eager", "graph"]
+Mode = Literal["eager", "graph", "step"]
 """How launches are timed. `eager`: called from Python, as a program does. `graph`: replayed in a
-CUDA graph, so that only the device's time counts. See `tunefa.measure.timing`."""
+CUDA graph, so that only the device's time counts. `step`: what it adds to the replay of a graph in
+which other kernels stand before and behind it. See `tunefa.measure.timing`."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 

@@ -17,6 +17,8 @@ from tunefa.spec.workload import Workload
 from tunefa.store import added_parameters
 from tunefa.store.source_hashes import same_code
 
+_MODES: tuple[Mode, ...] = ("eager", "step", "graph")
+"""The best first: calls of attention are eager, unless a program captures them between others."""
 SCHEMA = 2
 """The version of documents with records. It changes when older readers would misread them."""
 
@@ -147,16 +149,17 @@ class Record:
         return self.objective == "predicted" and "known" in (self.certificate or {})
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, int, float, float]:
+    def rank(self) -> tuple[bool, bool, int, int, float, float]:
         """The sort key, the best first.
 
-        Measured before others, compiled before estimated, eager before graph, the newest model of
-        time first, then the lowest median, then the newest. Of one version, only times of models
-        that had learned the same are comparable: `results.current` leaves out all others.
+        Measured before others, compiled before estimated, eager before step and that before graph,
+        the newest model of time first, then the lowest median, then the newest. Of one version,
+        only times of models that had learned the same are comparable: `results.current` leaves out
+        all others.
         """
         measured, estimated = self.objective == "measured", self.objective == "estimated"
-        graph, model = self.mode == "graph", -self.model_version
-        return not measured, estimated, graph, model, self.median_us, -self.timestamp
+        mode, model = _MODES.index(self.mode or "eager"), -self.model_version
+        return not measured, estimated, mode, model, self.median_us, -self.timestamp
 
     @property
     def functions(self) -> str:

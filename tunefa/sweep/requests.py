@@ -9,7 +9,7 @@ from typing import Any
 from tunefa.errors import TunefaError
 from tunefa.search import compilable, resume
 from tunefa.search.budget import Budget
-from tunefa.search.request import Request
+from tunefa.search.request import Request, usual_mode
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -125,7 +125,7 @@ class Requests:
             strategy=plan.strategy,
             seed=plan.seed,
             workers=self.workers,
-            mode=plan.mode or ("graph" if item.workload.op == "decode" else "eager"),
+            mode=plan.mode or usual_mode(item.workload),
             sweep=self.sweep,
             notes={"sweep": self.sweep},
             versions={} if here is None else here.versions,

@@ -25,6 +25,7 @@ _LABELS = {
     "replayed": "REPLAYED from a recorded search; nothing was measured or stored",
     "eager": "MEASURED on this machine's device in eager mode: the longer of device and host time",
     "graph": "MEASURED on this machine's device, replayed in a CUDA graph: the device time",
+    "step": "MEASURED on this machine's device: what it adds to a CUDA graph with other kernels",
 }
 _REASON_CHARACTERS = 160
 
