@@ -3,6 +3,7 @@
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
                                 [--e4m3-cache] [--beside-pages 16 64] [-w WORKLOAD ...]
                                 [--config TREE_DEPTH=3,SPLIT_COST=16 ...]
+    python -m benchmarks.decode --in-step          # what a call adds to a captured step
     python -m benchmarks.decode --mla --page-size 64 [--batch-variant]   # latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 
@@ -15,6 +16,8 @@ tunefa runs with the config that its runtime takes, and libraries are no candida
 --batch-variant, bits may follow the batch, as those of FlashInfer do. Each --config
 is raced too: the default of attention_decode_cuda_sm90 with these parameters changed, or that of
 another kernel, as in `attention_decode_triton:MAX_SPLITS=16`; `KERNEL:` is its default. With
+--in-step, a product with a weight of 32 MiB and a kernel that writes the queries stand before each
+call of a graph, and its figure is what it adds to a graph of these two. With
 --beside-pages tunefa also reads the same memory as pages of these sizes, in a random order over all
 sequences; with --page-size FlashInfer is a peer. Bytes are those of the cache read once, of the
 queries and of the output.
@@ -37,7 +40,7 @@ import tunefa
 from benchmarks import decode_configs, point_files
 from benchmarks.decode_configs import Changed
 from benchmarks.decode_peers import ALL_PEERS, peers_of
-from benchmarks.graphs import Call, calls_of_graph, raced
+from benchmarks.graphs import Call, Layer, calls_of_graph, raced
 from benchmarks.point_files import Point
 from tunefa.measure import ops
 from tunefa.runtime import process
@@ -92,7 +95,12 @@ def paged(page_size: int, made: Sequence[tuple[Any, ...]], workload: Workload) -
     return called(views)
 
 
-def point(workload: Workload, configs: Sequence[Changed] = (), pages: Sequence[int] = ()) -> Point:
+def point(
+    workload: Workload,
+    configs: Sequence[Changed] = (),
+    pages: Sequence[int] = (),
+    in_step: bool = False,
+) -> Point:
     """The figures of one workload, by implementation."""
     own_bytes = workload.io_bytes
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
@@ -101,7 +109,8 @@ def point(workload: Workload, configs: Sequence[Changed] = (), pages: Sequence[i
     makers |= {f"page{size}": partial(paged, size) for size in pages}
     makers |= {str(each): each.call for each in configs}
     bound = {name: partial(each, made, workload) for name, each in makers.items()}
-    us, failed = raced(bound, caches, calls_of_graph(caches, own_bytes))
+    layer = Layer([tensors[0] for tensors in made]) if in_step else None
+    us, failed = raced(bound, caches, calls_of_graph(caches, own_bytes), layer)
     bound["tunefa"]()(0)
     chosen = tunefa.last_choice()
     assert chosen is not None
@@ -128,6 +137,7 @@ def main() -> None:
     parser.add_argument("--beside-pages", type=int, nargs="+", default=[])
     parser.add_argument("-w", "--workload", type=Workload.parse, nargs="+", help="these alone")
     parser.add_argument("--config", type=decode_configs.parsed, nargs="+")
+    parser.add_argument("--in-step", action="store_true", help="between the kernels of a layer")
     parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
     parser.add_argument("--batch-variant", action="store_true", help="batch_invariant=False")
     given = parser.parse_args()
@@ -146,7 +156,7 @@ def measured(given: argparse.Namespace) -> list[Point]:
     for workload in given.workload or workloads(given):
         if workload.io_bytes > MOST_BYTES:
             continue
-        found = point(workload, given.config or (), given.beside_pages)
+        found = point(workload, given.config or (), given.beside_pages, given.in_step)
         points.append(found)
         rates = {name: (found["gb_per_s"][name], found["tflops"][name]) for name in found["us"]}
         print(workload, found["us"], "GB/s and TFLOP/s", rates, found["failed"], flush=True)
