@@ -62,7 +62,7 @@ class Space:
     kernel: str
     device: str
     values: Mapping[str, Sequence[Any]]
-    """The values of each parameter, in the sequence of the file."""
+    """The values of each parameter, in the sequence of the file; some have one value."""
     entries: Sequence[Entry]
 
     @property
@@ -163,7 +163,7 @@ def _of_cache(data: Mapping[str, Any]) -> Space:
         )
         for each in data["cache"].values()
     ]
-    return Space(str(data["kernel_name"]), str(data["device_name"]), _choices(values), entries)
+    return Space(str(data["kernel_name"]), str(data["device_name"]), values, entries)
 
 
 def _of_t4(data: Mapping[str, Any], path: Path) -> Space:
@@ -186,12 +186,7 @@ def _of_t4(data: Mapping[str, Any], path: Path) -> Space:
         name: sorted(those, key=lambda v: (str(type(v)), v)) for name, those in values.items()
     }
     kernel = str(said.get("kernel", path.name.partition(".")[0]))
-    return Space(kernel, str(said.get("device", "T4")), _choices(ranked), entries)
-
-
-def _choices(values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The parameters that have several values."""
-    return {name: each for name, each in values.items() if len(each) > 1}
+    return Space(kernel, str(said.get("device", "T4")), ranked, entries)
 
 
 def _entry(

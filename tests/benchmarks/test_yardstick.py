@@ -15,6 +15,7 @@ from benchmarks.bakeoff.foreign import ForeignCourse, Space, TimedTally
 from tests.support.fake_objective import KERNEL
 from tests.support.sample_portfolios import WORKLOADS, journal
 from tunefa.errors import TunefaError
+from tunefa.search.sampler import Candidates
 from tunefa.spec.trial import identity
 from tunefa.store import exports, landscape
 
@@ -52,7 +53,7 @@ def space(tmp_path: Path) -> Space:
 def test_a_cache_file_is_a_space(space: Space, tmp_path: Path) -> None:
     assert space.name == "a_kernel, A chip" and len(space.entries) == 36
     assert len(space.excess) == 35 and min(space.excess.values()) == 0.0
-    assert set(space.values) == {"x", "y"}, "one value is no choice"
+    assert space.values == {"x": [*X], "y": [*Y], "fixed": [15]}
     first, failed = space.entries[0], space.by_identity[identity({"x": 5, "y": "b", "fixed": 15})]
     assert first.trial.median_us == 2000.0 and first.cost_ms == 105.0
     assert failed.trial.outcome == "crashed" and failed.trial.reason == "CompilationFailedConfig"
@@ -60,6 +61,12 @@ def test_a_cache_file_is_a_space(space: Space, tmp_path: Path) -> None:
     packed = tmp_path / "space.json.gz"
     packed.write_bytes(gzip.compress(json.dumps(cache()).encode()))
     assert foreign.read(packed) == space
+
+
+def test_strategies_learn_from_each_config(space: Space) -> None:
+    problem = ForeignCourse(space, 1).problem
+    candidates = Candidates(problem)
+    assert [candidates.find(config) for config in problem.configs] == [*range(36)]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_a_t4_file_is_the_same_space(space: Space, tmp_path: Path) -> None:
     path.write_text(json.dumps({"results": results}), encoding="utf-8")
     found = foreign.read(path)
     assert found.name == "a_T4, T4" and found.excess == space.excess
-    assert {name: [*each] for name, each in found.values.items()} == {"x": [*X], "y": [*Y]}
+    assert {name: [*each] for name, each in found.values.items()} == space.values
     assert [e.cost_ms for e in found.entries] == pytest.approx([e.cost_ms for e in space.entries])
     assert [e.failure for e in found.entries if e.failure] == ["compile"]
 
@@ -134,7 +141,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_strategy_knows_nothing_of_a_space_of_others(space: Space) -> None:
     problem, other = ForeignCourse(space, 1).problem, ForeignCourse(space, 2).problem
     assert len(set(problem.expected_us)) == 1 and not problem.first and problem.trials is None
-    assert [p.name for p in problem.parameters] == ["x", "y"]
+    assert [p.name for p in problem.parameters] == ["x", "y", "fixed"]
     assert list(problem.configs) != list(other.configs)
     assert {*map(identity, problem.configs)} == {*space.by_identity}
 

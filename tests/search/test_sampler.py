@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,12 @@ def test_a_study_has_values_and_their_positions_are_known() -> None:
         found.positions({**found.params(0), "BLOCK_M": 99})
     assert found.distributions["num_stages"] == CategoricalDistribution((1, 2, 3, 4, 5))
     assert found.distributions["ONE"].single()
+
+
+def test_configs_with_other_parameters_are_refused() -> None:
+    fixed = [{**config, "fixed": 1} for config in SMALL]
+    with pytest.raises(ValueError, match="'fixed': 1} has other parameters than the problem"):
+        Candidates(replace(problem(), configs=fixed))
 
 
 def test_what_was_tried_is_taken_in_as_it_came_out() -> None:

@@ -33,7 +33,11 @@ class Candidates:
     """The feasible configs as positions, and what a study knows about each."""
 
     def __init__(self, problem: SearchProblem) -> None:
+        """Raises ValueError for configs with other parameters than the problem: what is told of
+        them would be found nowhere."""
         self._parameters = parameters = problem.parameters
+        if len(problem.configs) and len(problem.configs[0]) != len(parameters):
+            raise ValueError(f"{problem.configs[0]} has other parameters than the problem")
         self.configs = problem.configs
         self.places: Positions = ConfigTable.of(parameters, problem.configs).positions
         """(configs, parameters), each in 0 .. values - 1."""
