@@ -58,7 +58,7 @@ SECONDS = {
 """By kind of times. What a measured slice times first was compiled before it began. On two cores a
 prediction takes 6 s or more, which is mostly compiling."""
 TRIALS = Amounts(4.0, 4.0)
-"""A trial costs the same in every slice, so short ones are best: docs/sweep.md has the figures."""
+"""A trial costs the same in every slice, so slices are short: what is next is decided often."""
 
 
 @dataclass(frozen=True)
