@@ -12,9 +12,13 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.processes import environment
 from tests.support.sweeping import KERNEL, fake_work
+from tunefa.cli import sweep, targets
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
+from tunefa.errors import TunefaError
+from tunefa.spec.workload import Workload
 from tunefa.sweep import engines, study
+from tunefa.sweep.plan import Plan
 from tunefa.sweep.start import work
 
 WORDS = ("--arch", "sm90", "--kernel", KERNEL, "--strategy", "random", "--workers", "2")
@@ -109,3 +113,30 @@ def test_mistakes_are_said_in_a_sentence(
 ) -> None:
     told = run("sweep", *words, code=code).stderr
     assert says in told and "Traceback" not in told and "pw@" not in told
+
+
+def test_the_fewest_sms_of_what_a_sweep_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [SeenDevice(name, (9, 0), sms, 2**37) for name, sms in (("H200", 132), ("H20", 78))]
+    monkeypatch.setattr(targets, "seen", lambda: there)
+    assert sweep._fewest_sms((), None) == 78
+    assert sweep._fewest_sms(("h200", "sm80"), None) == 108
+    assert sweep._fewest_sms((), "NVIDIA H200") == 132
+    there.clear()
+    assert sweep._fewest_sms((), None) == 108, "an A100's"
+
+
+def test_workloads_over_a_cache_are_one_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+
+    def swept(plan: Plan, how: object) -> None:
+        plans.append(plan)
+        raise TunefaError("that is all")
+
+    monkeypatch.setattr(sweep, "_swept", swept)
+    words = ("-w", "decode_b1_k1024", "-w", "decode_b8_k4096", "-w", "b1_q1_k4096", "-w", "q512")
+    said = run("sweep", *words, "--arch", "sm90", code=1).stderr
+    usual = Workload.parse("decode_b16_k8192")
+    assert plans[0].weights == {usual: 3.0, Workload.parse("q512"): 1.0}
+    assert said.count(f"searched as {usual}") == 2
+    run("sweep", *words, "--arch", "sm90", "--kernel", "attention_fwd_triton", code=1)
+    assert Workload.parse("b1_q1_k4096") in plans[1].weights

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tunefa.cli.sweep_workloads import chosen, sizes
+from tunefa.cli.sweep_workloads import chosen, merged, sizes
 from tunefa.errors import TunefaError
 from tunefa.spec.workload import Workload
 
@@ -80,3 +80,12 @@ def test_one_way_only(tmp_path: Path) -> None:
         grid(batch="8")
     with pytest.raises(TunefaError, match="unknown op 'forward'"):
         grid(seqlen="1k", ops="forward")
+
+
+def test_workloads_that_share_a_config_are_one() -> None:
+    usual, small = (Workload.parse(f"decode_b{n}_h32_kv8_k8192") for n in (16, 1))
+    few, dense = Workload.parse("b1_q1_k4096"), Workload.parse("q4096")
+    found, others = merged({small: 1.0, usual: 2.0, dense: 3.0, few: 4.0}, 132)
+    assert found == {usual: 7.0, dense: 3.0}
+    assert others == {usual: [small, few]}
+    assert merged({few: 1.0}, 15) == ({few: 1.0}, {}), "it leaves no SM idle"

@@ -13,9 +13,9 @@ from tunefa.compile import languages, stored
 from tunefa.compile.contract import CompileError
 from tunefa.compile.pool import Pending
 from tunefa.runtime import bundle_builder
-from tunefa.runtime.bundles import asked_of
 from tunefa.runtime.choose import Chooser
 from tunefa.spec import kernel as kernels
+from tunefa.spec import looked_up
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
@@ -32,7 +32,7 @@ def test_each_workload_gets_what_the_runtime_would_choose() -> None:
     own = [each for each in kernels.usable() if not each.is_library]
     for workload, plan in plans.items():
         serving = [each for each in own if each.op == workload.op]
-        choice = Chooser(store.Store(()), H200, serving).choose(asked_of(workload))
+        choice = Chooser(store.Store(()), H200, serving).choose(looked_up.of_record(workload))
         assert (plan.kernel, plan.config) == (choice.kernel, choice.config)
         assert (plan.arch, plan.device, plan.how) == ("sm90", "NVIDIA H200", "default")
         case = Case(kernels.load(plan.kernel), workload, H200)

@@ -22,7 +22,6 @@ from tests.support.sample_bundles import compiled
 from tunefa.compile.launch import generations
 from tunefa.errors import TunefaError
 from tunefa.runtime import bundles, process
-from tunefa.runtime.bundles import asked_of
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
@@ -212,15 +211,6 @@ def test_a_binary_that_cannot_be_used_is_named(
     said = r"for fwd_b2_.* that cannot be used on NVIDIA H200 \(sm90\): its stored"
     with pytest.raises(TunefaError, match=r"app\.tunefa has a binary of attention_\w+ " + said):
         runtime.plan(tensors(), CAUSAL)
-
-
-def test_a_workload_over_a_cache_is_looked_up_without_its_size() -> None:
-    small, large = (Workload.parse(f"decode_b{b}_h8_kv2_k{k}") for b, k in ((1, 64), (9, 4096)))
-    assert asked_of(small) == asked_of(large)
-    own = Workload.parse("decode_b9_h8_kv2_k4096_batchvariant")
-    assert asked_of(own) is own
-    forward = Workload.parse("b2_q100")
-    assert asked_of(forward) is forward
 
 
 def test_few_queries_run_over_a_cache_where_the_bundle_says_so(

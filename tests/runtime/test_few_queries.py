@@ -15,13 +15,15 @@ from tunefa.compile.contract import CompileError
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime import few_queries
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.few_queries import FewQueriesPlan
 from tunefa.runtime.process import Runtime
+from tunefa.spec import looked_up
+from tunefa.spec.looked_up import LEAST_KEYS
 from tunefa.spec.workload import Workload
 
 SMS = 132
-KEYS = few_queries.LEAST_KEYS
+KEYS = LEAST_KEYS
 
 
 def tensors(
@@ -81,6 +83,14 @@ def test_what_a_cache_lacks_stays_a_forward_pass(changes: Any, options: Options)
 
 
 CASES = [Options(), Options(True), Options(True, 40), Options(True, softcap=3.0)]
+
+
+@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_searches_know_what_a_call_asks_for(options: Options, rows: int) -> None:
+    given = tensors(rows)
+    asked = looked_up.of_call(Call.of(given, options, None).workload(), SMS)
+    assert asked == few_queries.job(given, options).asked() and asked.op == "decode"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa.cli import each_workload, replay, targets
+from tunefa.cli import each_workload, looked_up_notes, replay, targets
 from tunefa.cli.cleaned import cleaned
 from tunefa.cli.workload_options import Selection
 from tunefa.errors import TunefaError, unknown
@@ -48,6 +48,8 @@ def of_each(
         request, left_out = compilable.only(asked, own)
         requests.append(request)
         notes.update(dict.fromkeys(left_out))
+        if note := looked_up_notes.of_search(request.workload, request.target):
+            notes[note] = None
     for line in notes:
         click.echo(cleaned(line), err=True)
     return requests

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefa.cli import completion, sweep_workloads, targets
+from tunefa.cli import completion, looked_up_notes, sweep_workloads, targets
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
 from tunefa.cli.workers_option import workers_option
 from tunefa.errors import TunefaError
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
 from tunefa.spec import arch_catalog as archs
+from tunefa.spec import looked_up
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.trial import MODES, Mode
 
@@ -113,7 +114,22 @@ def _plan(weights: dict[Any, float], how: dict[str, Any]) -> Plan:
     if device is not None and how["names"] is not None:
         raise click.UsageError("--device measures and --arch predicts: leave out one of them")
     names = _targets(how["names"])
+    # Kernels that are named may be those of the forward pass.
+    few = not how["kernels"] and any(map(looked_up.is_few, weights))
+    weights, others = sweep_workloads.merged(weights, _fewest_sms(names, device) if few else 0)
+    for note in looked_up_notes.of_sweep(others):
+        click.echo(note, err=True)
     return Plan(weights, names, device, how["kernels"], mode, how["strategy"], how["seed"])
+
+
+def _fewest_sms(names: Sequence[str], device: str | None) -> int:
+    """The fewest SMs of the chips of a sweep. Where the workers are on other hosts, their GPUs are
+    taken to have those of an A100 or more."""
+    known = names or (() if device is None else (device,))
+    if not known and (here := targets.seen()):
+        return min(each.sms for each in here)
+    chosen = [archs.find(name) for name in known or ("sm80",)]
+    return min(chip.sms for arch, chip in chosen if isinstance(arch, GpuArch))
 
 
 def _targets(text: str | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 from tunefa.cli import completion, model_options
 from tunefa.cli.field_options import flag
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import looked_up
 from tunefa.spec.sizes import parse_size
 from tunefa.spec.workload import Workload
 from tunefa.store import traced
@@ -65,6 +66,21 @@ def chosen(
     if texts:
         return {Workload.parse(text): 1.0 for text in texts}
     return _grid(models, lists)
+
+
+def merged(
+    weights: Mapping[Workload, float], sms: int
+) -> tuple[dict[Workload, float], dict[Workload, list[Workload]]]:
+    """Returns the workloads that calls look their config up for on devices with so many SMs, with
+    the sums of weights; and for those that stand for other ones, which these are."""
+    found: dict[Workload, float] = {}
+    others: dict[Workload, list[Workload]] = {}
+    for workload, weight in weights.items():
+        asked = looked_up.of_call(workload, sms)
+        found[asked] = found.get(asked, 0.0) + weight
+        if asked != workload:
+            others.setdefault(asked, []).append(workload)
+    return found, others
 
 
 def _of_file(path: Path) -> dict[Workload, float]:

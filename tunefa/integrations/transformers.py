@@ -15,7 +15,7 @@ from tunefa.integrations import padding, transformers_masks
 from tunefa.runtime.api import flash_attention
 from tunefa.runtime.api_varlen import flash_attention_varlen
 from tunefa.runtime.decode import decode_attention
-from tunefa.runtime.few_queries import MOST_QUERIES
+from tunefa.spec.looked_up import MOST_QUERIES
 
 NAME = "tunefa"
 """The name of the implementation. One with "flash" in it would be looked for on a server."""

@@ -20,10 +20,10 @@ from tunefa.compile.contract import CompileError
 from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
-from tunefa.runtime import few_queries, planning
-from tunefa.runtime.bundles import asked_of
+from tunefa.runtime import planning
 from tunefa.runtime.choose import Chooser
 from tunefa.spec import kernel as kernel_files
+from tunefa.spec import looked_up
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -129,10 +129,9 @@ def _beside(workload: Workload) -> Iterator[Workload]:
         if sizes[0] <= rows and sizes[1] <= keys:
             with contextlib.suppress(TunefaError):  # no workload
                 yield replace(workload, seqlen_q=sizes[0], seqlen_k=sizes[1])
-    plain = not workload.varlen and workload.window_right is None
-    if plain and few_queries.is_few(workload) and workload.op == "fwd":
+    if looked_up.is_few(workload):
         with contextlib.suppress(TunefaError):
-            yield Workload.parse(str(workload).replace("fwd_", "decode_", 1))
+            yield looked_up.over_cache(workload)
 
 
 def _is_served(planned: Planned, workload: Workload, chooser: Chooser) -> bool:
@@ -155,7 +154,7 @@ def _plan(planned: Planned, workload: Workload, chooser: Chooser, beside: str = 
     """
     if workload.op not in _OPS:
         raise TunefaError(f"the runtime has no call of the op {workload.op}")
-    target, asked = chooser.target, asked_of(workload)
+    target, asked = chooser.target, looked_up.of_record(workload)
     base = chooser.unspecialized(asked)
     choice = chooser.specialized(base, asked)
     kernel = next(each for each in chooser.kernels if each.name == choice.kernel)
@@ -203,7 +202,7 @@ def _name_library(
 ) -> None:
     """Notes a library that would be chosen before the kernel that the bundle holds."""
     with contextlib.suppress(TunefaError):
-        best = chooser.choose(asked_of(workload))
+        best = chooser.choose(looked_up.of_record(workload))
         kernel = next(each for each in chooser.kernels if each.name == best.kernel)
         if kernel.is_library and best.record is not None:
             planned.leave_out(

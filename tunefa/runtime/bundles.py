@@ -23,11 +23,11 @@ from tunefa.runtime import candidates, planning
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
-from tunefa.runtime.decode_plan import looked_up
 from tunefa.runtime.few_queries import FewQueries, FewQueriesPlan
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.lock_file import LockFile
 from tunefa.spec import kernel as kernel_files
+from tunefa.spec import looked_up
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -191,7 +191,7 @@ class Bundles:
             for plan in file.plans:
                 if plan.arch != target.arch.name or not lookup.may_serve(plan.workload, asked):
                     continue
-                own = asked_of(plan.workload)
+                own = looked_up.of_record(plan.workload)
                 here = plan.device == target.device.name
                 octaves = distance(own, asked) + device_octaves(plan.device, target)
                 yield Found(file, plan, octaves, here and own == asked, here)
@@ -227,13 +227,6 @@ class Bundles:
     @property
     def _paths(self) -> str:
         return ", ".join(str(file.path) for file in self.files)
-
-
-def asked_of(workload: Workload) -> Workload:
-    """Returns the workload that a config is looked up for, see `Job.asked`."""
-    if workload.op != "decode" or workload.batchvariant:
-        return workload
-    return looked_up(workload, workload.window_left)
 
 
 def _prepared(job: Job[P], found: Found, case: Case, compiler: Compiler) -> P | None:

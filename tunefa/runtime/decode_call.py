@@ -35,9 +35,6 @@ NAMES = "k_cache", "v_cache"
 CacheKey = tuple[Any, ...]
 ALL_ALIGNED = True, True, True, True
 """Whether q, k, v and out are aligned; a call without `out` counts as one whose `out` is."""
-USUAL_BATCH, USUAL_KEYS = 16, 8192
-"""The workload that a config is looked up for has this batch and so many keys. It depends on no
-call, so that a sequence gets the same config, and with it the same bits, in every batch."""
 
 
 class CacheTensors(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,8 +17,6 @@ from tunefa.measure.attention_inputs import AttentionInputs, as_indexed
 from tunefa.runtime.call import heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import (
-    USUAL_BATCH,
-    USUAL_KEYS,
     CacheCall,
     CacheOptions,
     CacheTensors,
@@ -26,6 +24,7 @@ from tunefa.runtime.decode_call import (
 from tunefa.runtime.kernel_plan import Launches, all_heads_first, new_lse, unread_lse
 from tunefa.runtime.library_plan import results
 from tunefa.runtime.sinks import with_sinks
+from tunefa.spec import looked_up
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.rounding import ceil_div
 from tunefa.spec.workload import Workload
@@ -199,13 +198,6 @@ def of_sequence(
     return out[0], lse[0]
 
 
-def looked_up(workload: Workload, window_left: int | None) -> Workload:
-    """Returns the workload that a config is looked up for where a call over a cache has this one
-    and this window."""
-    keys = USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
-    return replace(workload, batch=USUAL_BATCH, seqlen_k=keys, window_left=window_left)
-
-
 @dataclass(frozen=True)
 class Decode:
     """Attention over a cache, as the job that a plan is made for."""
@@ -228,10 +220,8 @@ class Decode:
     def asked(self) -> Workload:
         """The workload that a config is looked up for: no other call of its family changes it. It
         is the call's own without batch invariance."""
-        if not self.call.options.batch_invariant:
-            return self.workload()
         # The window is the caller's: that of the workload is None where the cache is shorter.
-        return looked_up(self.workload(), self.call.options.window_left)
+        return looked_up.of_cache(self.workload(), self.call.options.window_left)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The call's tensors with out and lse, with heads first, as launches are prepared."""

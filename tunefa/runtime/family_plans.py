@@ -21,7 +21,6 @@ from tunefa.compile.launch import lengths as launch_lengths
 from tunefa.compile.launch.resizable import ResizableLaunch
 from tunefa.costmodel.specialize import specialized
 from tunefa.errors import TunefaError
-from tunefa.runtime import few_queries
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options, Tensors, heads_first
 from tunefa.runtime.cells import MAX_CELLS, Lengths, place
@@ -42,6 +41,7 @@ from tunefa.runtime.resized import (
     resizing,
 )
 from tunefa.runtime.tables import TableCache
+from tunefa.spec import looked_up
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.trial import identity
@@ -76,9 +76,9 @@ class FamilyPlans:
     def has_few(self, call: FamilyCall) -> bool:
         """Whether a call may run as attention over a cache."""
         batch, rows, keys = call.lengths
-        if rows > few_queries.MOST_QUERIES or not few_queries.are_few(rows, keys):
-            return False
-        return few_queries.leaves_idle(batch, call.sizes[1][1], self.sms)
+        return looked_up.are_few(rows, keys) and looked_up.leaves_idle(
+            batch, call.sizes[1][1], self.sms
+        )
 
     def plan(self, tensors: Tensors, call: FamilyCall) -> Plan | None:
         """The plan for a call of the family; None where something must be compiled first, and where

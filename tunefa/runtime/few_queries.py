@@ -21,16 +21,12 @@ from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan, Decode
 from tunefa.runtime.family_call import FamilyCall, contiguous
 from tunefa.runtime.kernel_plan import Launches
-from tunefa.spec.workload import Workload
+from tunefa.spec.looked_up import are_few, leaves_idle
 
-MOST_QUERIES = 16
-"""The most queries of a sequence; the kernels of both ops have tiles for so many."""
 TENSORS = 6
 """q, k, v, out, lse and the lengths."""
 MOST_KEYS = 2**30
 """More keys than a cache has, of which kernels compute with 32 bits."""
-LEAST_KEYS = 1024
-"""The fewest keys. Fewer are read soon by one CTA too; no measurement decided just this number."""
 
 
 def serves(tensors: Tensors, options: Options, sms: int) -> bool:
@@ -47,21 +43,6 @@ def serves(tensors: Tensors, options: Options, sms: int) -> bool:
     if not are_few(q.shape[at], k.shape[at]):
         return False
     return leaves_idle(q.shape[0], k.shape[3 - at], sms)
-
-
-def is_few(workload: Workload) -> bool:
-    """Whether a forward pass has few queries over many keys."""
-    return are_few(workload.seqlen_q, workload.seqlen_k)
-
-
-def leaves_idle(batch: int, heads_kv: int, sms: int) -> bool:
-    """Whether the forward pass of few queries would leave half of the SMs idle."""
-    return 2 * batch * heads_kv <= sms
-
-
-def are_few(rows: int, keys: int) -> bool:
-    """Whether there are few queries over many keys."""
-    return 0 < rows <= MOST_QUERIES and keys >= LEAST_KEYS
 
 
 def job(tensors: Tensors, options: Options) -> FewQueries:

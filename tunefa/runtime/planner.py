@@ -37,6 +37,7 @@ from tunefa.runtime.planning import Choices
 from tunefa.runtime.prefill_plan import Prefill
 from tunefa.runtime.tables import TableCache
 from tunefa.spec import kernel as kernel_files
+from tunefa.spec import looked_up
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
@@ -170,12 +171,12 @@ class Planner:
         """The result of `few_queries` for a call of a family of which one was planned; None for
         others, and where a rule refuses the config."""
         batch, rows, keys = call.lengths
-        if not few_queries.are_few(rows, keys) or self.freeze.file is not None:
+        if not looked_up.are_few(rows, keys) or self.freeze.file is not None:
             return None
         kept = self._few.get((call.family, rows))
         if kept is None or call.lengths in self._measured_few:
             return None
-        if not few_queries.leaves_idle(batch, call.sizes[1][1], kept.maker.target.device.sms):
+        if not looked_up.leaves_idle(batch, call.sizes[1][1], kept.maker.target.device.sms):
             return None
         made = kept.plan(few_queries.sizes(call, options.layout))
         seqlens = few_queries.all_keys(kept.device, batch)
@@ -216,7 +217,7 @@ class Planner:
             return None
         if self._of_few is None:
             few = (r for r in known.records() if r.workload.op == "fwd")
-            self._of_few = {(r.workload, r.device) for r in few if few_queries.is_few(r.workload)}
+            self._of_few = {(r.workload, r.device) for r in few if looked_up.is_few(r.workload)}
             self._measured_few = {lengths_of(workload) for workload, _ in self._of_few}
         if (own, target.device.name) in self._of_few:
             return None

@@ -97,5 +97,6 @@ def _sentence(decode: dict[str, Any]) -> str:
         return f"bounded by {roofline.HBM}: {reads}; there are {ctas}"
     return (
         f"bounded by occupancy: one CTA reads all keys of its sequence (no split-KV), so there are "
-        f"{ctas}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}"
+        f"{ctas}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}. --decode searches kernels "
+        "that split keys"
     )
