@@ -51,7 +51,9 @@ def main(
 ) -> None:  # fmt: skip
     """Simulates a sweep in this process, which then ends at once with all its threads."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    weights = sweep_workloads.chosen(None, ("llama3-8b",), (), dict(lists))
+    weights, _ = sweep_workloads.merged(
+        sweep_workloads.chosen(None, ("llama3-8b",), (), dict(lists)), sms=0
+    )
     plan = Plan(weights, kernels=kernels, seed=seed)
     with tempfile.TemporaryDirectory() as home:
         os.environ["TUNEFA_HOME"] = home
