@@ -23,7 +23,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 """The dtypes that q, k and v may have, with tunefa's names."""
 
 ACCUMULATE = ("precise", "fast")
-"""How sums over keys in e4m3 are computed, by the accuracy of workloads (`ACCURACIES`): "precise"
+"""Ways to compute sums over keys in e4m3, by the accuracy of workloads (`ACCURACIES`): "precise"
 adds those of 512 keys at most, or of a block, in fp32; "fast" leaves all to the tensor cores."""
 
 

@@ -41,7 +41,7 @@ _OPS = ("fwd", "bwd", "decode", "prefill")
 _FEW = (16, 1, 64)
 """Numbers of queries or keys that configs for long sequences do not serve."""
 _HERE, _IN_BUNDLE = "and this machine has", "and its binary was made with"
-"""What the remark on an unconfirmed record says of the compiler, here and in a bundle."""
+"""The words for the compiler in the remark on an unconfirmed record, here and in a bundle."""
 Progress = Callable[[int, int], None]
 """Is told how many configs were compiled, and of how many."""
 

@@ -21,7 +21,7 @@ from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
 
 MAX_FAMILIES = 64
-"""How many families of calls are kept, with some kilobytes each."""
+"""The most families of calls that are kept, with some kilobytes each."""
 
 
 class CachePlans:

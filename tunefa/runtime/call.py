@@ -64,9 +64,9 @@ class Options(NamedTuple):
 
     causal: bool = False
     window_left: int | None = None
-    """How many keys before the diagonal a query sees; None for all."""
+    """The number of keys before the diagonal that a query sees; None for all."""
     window_right: int | None = None
-    """How many keys beyond the diagonal a query sees; None for all, and for a causal mask."""
+    """The number of keys beyond the diagonal that a query sees; None for all, or if `causal`."""
     layout: str = "bshd"
     softcap: float | None = None
     max_seqlen_q: int = 0
@@ -76,7 +76,7 @@ class Options(NamedTuple):
     deterministic: bool = False
     """Whether the gradients of equal calls are equal to the last bit; the output always is."""
     accumulate: str = ACCUMULATE[0]
-    """How sums over keys in e4m3 are computed, one of `ACCUMULATE`."""
+    """The way to compute sums over keys in e4m3, one of `ACCUMULATE`."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""Which kernels can compute a job: their compiler is installed, and they read its tensors."""
+"""The kernels that can compute a job: their compiler is installed, and they read its tensors."""
 
 from __future__ import annotations
 

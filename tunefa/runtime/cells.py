@@ -1,4 +1,4 @@
-"""What was chosen for lengths nearby: a cell holds lengths that count as one.
+"""The choices for lengths nearby: a cell holds lengths that count as one.
 
 Tiles and blocks have multiples of `STEP` rows or keys, so that no kernel needs another one up to
 the next multiple. So a cell is the `STEP` lengths that round up to one multiple. If two workloads
@@ -20,7 +20,7 @@ from tunefa.store.lookup import Choice
 
 STEP, SHORT = 16, 64
 MAX_CELLS = 1024
-"""How many cells of a family are kept, with about 1 KB each."""
+"""The most cells of a family that are kept, with about 1 KB each."""
 
 
 class Lengths(NamedTuple):

@@ -20,7 +20,7 @@ class Chip:
     target: Target | None
     """The target to compile for, see `Target.seen`; None if kernels do not run."""
     why_not: str = ""
-    """Why kernels do not run on the device; "" where there is a target."""
+    """The reason that kernels do not run on the device; "" where there is a target."""
 
     @classmethod
     def of(cls, device: torch.device) -> Chip:

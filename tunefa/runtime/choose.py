@@ -41,7 +41,7 @@ def choose(
 
 @dataclass(eq=False)
 class Chooser:
-    """What configs are chosen from."""
+    """The records, target and kernels that configs are chosen from."""
 
     store: Store
     target: Target

@@ -32,7 +32,7 @@ _SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
 """Batches and lengths of queries and keys."""
 
 MAX_RULES = 1024
-"""How many choices are kept with what rules say of them."""
+"""The most choices that are kept with what rules say of them."""
 
 
 class FamilyStore(Store):

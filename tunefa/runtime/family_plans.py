@@ -49,12 +49,12 @@ from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
 MAX_CONFIGS, MAX_CHOICES = 64, 2048
-"""How many configs of a family are kept with what is prepared for them, and how many choices."""
+"""The most configs of a family that are kept with what is prepared for them, and choices."""
 _NOTHING = (None, None)
 
 
 OfDevice = tuple[Compiler, TableCache]
-"""What the families of a device share."""
+"""The objects that the families of a device share."""
 
 
 class FamilyPlans:

@@ -87,7 +87,7 @@ class GatheredPlan:
     packed: KernelPlan
     gather: Launch
     most_keys: int
-    """How many keys of a sequence are copied at most."""
+    """The most keys of a sequence that are copied."""
 
     @property
     def chosen(self) -> Chosen:

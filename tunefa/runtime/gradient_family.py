@@ -41,7 +41,7 @@ from tunefa.spec.trial import identity
 from tunefa.store.lookup import Choice
 
 MAX_CONFIGS = 64
-"""How many choices of a family are kept with what is prepared for them."""
+"""The most choices of a family that are kept with what is prepared for them."""
 
 
 class GradientCall(NamedTuple):

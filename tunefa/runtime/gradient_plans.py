@@ -14,7 +14,7 @@ from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.planner import Planner
 
 MAX_FAMILIES = 16
-"""How many families of gradients are kept, with some megabytes each."""
+"""The most families of gradients that are kept, with some megabytes each."""
 
 
 class GradientPlans:

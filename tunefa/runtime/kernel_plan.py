@@ -29,7 +29,7 @@ from tunefa.spec.workload import Workload
 
 Returned = TypeVar("Returned")
 MAX_SCALES = 4
-"""How many scales beside the default a plan keeps launches for."""
+"""The most scales beside the default that a plan keeps launches for."""
 
 MIN_UNREAD_ELEMENTS = 2**16
 """Elements of the smallest memory for an lse that no caller reads."""

@@ -163,7 +163,7 @@ def _without_kernel(job: Job[P], lock: LockFile | None) -> P:
 
 
 def why_no_kernel(call: CheckedCall) -> str:
-    """Why no kernel serves a call that is not on CUDA, or has a scale that kernels do not take."""
+    """The reason that no kernel serves a call: not on CUDA, or with a scale that none takes."""
     if why := Chip.of(call.q.device).why_not:
         return why
     if call.scale > 0:

@@ -1,4 +1,4 @@
-"""What a process plans with: its records, its kernels, its devices, and its lock file."""
+"""The means of a process to plan: its records, its kernels, its devices, and its lock file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tunefa.store.record import Record
 from tunefa.store.results import Store
 
 MAX_FEW = 64
-"""How many families of calls with few queries are kept."""
+"""The most families of calls with few queries that are kept."""
 
 
 class Records(Store):
@@ -116,7 +116,7 @@ class Planner:
         self._records.loaded = records
 
     def config_parts(self) -> dict[str, str]:
-        """What decides which config a call runs, see `tunefa.runtime.config_hash`."""
+        """The parts that decide which config a call runs, see `tunefa.runtime.config_hash`."""
         lock = self.freeze.file
         records = [] if lock is not None else self.records.records()
         return config_hash.parts(lock, self.bundles.files, records, self._ready())

@@ -34,7 +34,7 @@ _MAX_STRIDE = 2**31
 """Kernels take strides as 32-bit integers, except that of the batch."""
 
 Choices = dict[tuple[Workload, Target, tuple[str, ...]], Choice]
-"""What was chosen for a workload on a target among kernels of these names."""
+"""The choice for a workload on a target among kernels of these names."""
 Compile = Callable[[Case, Config, bool], Compiled]
 """Compiles a config for tensors that are aligned, or not; see `tunefa.runtime.compiled`."""
 

@@ -178,5 +178,5 @@ def key(tensors: PrefillTensors, options: Options, out: Tensor | None) -> Hashab
 
 
 def _described(tensor: Tensor) -> tuple[Any, ...]:
-    """What a plan depends on in sinks and descales, but for the length of the first axis."""
+    """The part of sinks and descales that decides a plan, without the length of the first axis."""
     return tensor.dim(), tensor.shape[1:], tensor.stride(), tensor.dtype, tensor.get_device()

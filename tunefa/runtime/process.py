@@ -41,12 +41,12 @@ from tunefa.runtime.prefill_plan import PrefillPlan
 from tunefa.store.record import Record
 
 MAX_PLANS = 4096
-"""How many plans are kept. A server that decodes needs one for each length. A plan counts once more
-for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so that all plans together
-hold at most 64 MiB there."""
+"""The most plans that are kept. A server that decodes needs one for each length. A plan counts once
+more for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so that all plans
+together hold at most 64 MiB there."""
 
 MAX_FAMILIES = 16
-"""How many families of calls are kept, with some megabytes each."""
+"""The most families of calls that are kept, with some megabytes each."""
 
 
 class _Met:

@@ -38,8 +38,8 @@ Prepare = Callable[[Sequence[Tensor], float], Launch]
 
 
 Started = tuple[int, Sequence[tuple[ResizableLaunch, Written]], Layout]
-"""How many gradients there must be before the first launch of a call, see `StepLaunches`; the
-launches, in their order, with what they write; and the places of their memory."""
+"""The number of gradients that there must be before the first launch of a call, see `StepLaunches`;
+the launches, in their order, with what they write; and the places of their memory."""
 
 
 class Sized:
@@ -64,8 +64,8 @@ class StepLaunches:
 
     launches: Sequence[ResizableLaunch]
     early: int
-    """How many of dq, dk and dv there must be before the first launch: those up to the last that it
-    writes. Most write none, so that nothing is allocated before it."""
+    """The number of dq, dk and dv that there must be before the first launch: those up to the last
+    that it writes. Most write none, so that nothing is allocated before it."""
 
     @classmethod
     def of(
