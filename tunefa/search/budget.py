@@ -24,7 +24,7 @@ that is expected to win. It does not get all, as the cost model may be wrong abo
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a search may take: in seconds, from start-up to the last check, or in trials."""
+    """The limit of a search: in seconds, from start-up to the last check, or in trials."""
 
     seconds: float | None = None
     trials: int | None = None
@@ -65,7 +65,7 @@ class Budget:
         return max(self.deadline(share), self.start + self.floor_s)
 
     def trials_left(self, share: float, used: int) -> int | None:
-        """How many trials of a share are left after `used`; None for a budget of seconds."""
+        """The trials of a share that are left after `used`; None for a budget of seconds."""
         if self.trials is None:
             return None
         return max(0, math.ceil(round(share * self.trials, 9)) - used)

@@ -202,7 +202,7 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
 
 
 def _binaries(case: Case, configs: Sequence[Config]) -> list[Hashable]:
-    """What the compiler sees of each config: equal for configs that compile to one binary."""
+    """The part of a config that the compiler sees: equal for configs that compile to one binary."""
     unseen = set(order_parameters(case.kernel.space))
     return [tuple(v for name, v in config.items() if name not in unseen) for config in configs]
 

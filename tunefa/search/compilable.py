@@ -1,4 +1,4 @@
-"""Which kernels of a search can be compiled on this machine."""
+"""The kernels of a search that can be compiled on this machine."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Decisive(FeasibleSampler):
         return float(self._gain(math.log(best_us))[may_win].max())
 
     def _gain(self, best: float) -> NDArray[np.float64]:
-        """How much less than `best` each log time is expected to be."""
+        """The amount by which each log time is expected to be below `best`."""
         from scipy.special import ndtr  # late: few searches need it, and it takes 0.2 s
 
         believed = self._believed()
@@ -114,7 +114,7 @@ class Decisive(FeasibleSampler):
         return may
 
     def _believed(self) -> _Belief:
-        """What the trials so far say of each config, which is never less than its least time.
+        """The belief about each config after the trials so far, never less than its least time.
 
         The registers of a binary are known when one of its configs is compiled.
         """
@@ -130,7 +130,7 @@ class Decisive(FeasibleSampler):
         return _Belief(expected, sd, least)
 
     def _surprises(self, right: Mapping[int, float]) -> list[float]:
-        """How much slower than expected each binary is, in standard deviations."""
+        """The surprise of each binary: standard deviations by which it is slower than expected."""
         found: dict[int, float] = {}
         for place, time_us in right.items():
             if self._sd[place] > _EXACT:

@@ -93,7 +93,7 @@ class Turn:
 
     @property
     def searches(self) -> int:
-        """How many searches have the GPU, wait for it or prepare for it, with this one."""
+        """The count of searches that have the GPU, wait for it or prepare for it, with this one."""
         return self._turns.searches
 
     @property
@@ -110,7 +110,7 @@ class Turn:
 
     @property
     def pace(self) -> float:
-        """How many times as long as they were planned to take the races of this GPU took so far."""
+        """The time that the races of this GPU took so far, relative to what was planned."""
         return self._turns.pace
 
     def raced(self, planned_s: float, took_s: float) -> None:

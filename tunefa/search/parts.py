@@ -24,8 +24,8 @@ from tunefa.store import lookup
 from tunefa.store.results import Store
 
 MOST_FIRST = 3
-"""How many known configs of a kernel a search without a device compiles before others: each takes
-seconds, and all but the best known one rarely win."""
+"""The number of known configs of a kernel that a search without a device compiles before others:
+each takes seconds, and all but the best known one rarely win."""
 
 
 LOOKED_AT = 1000

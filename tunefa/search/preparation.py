@@ -113,7 +113,7 @@ class Preparation:
         self._begin(self._most_at_once() - done.count(False))
 
     def _most_at_once(self) -> int:
-        """How many compilers may work for it at once."""
+        """The number of compilers that may work for it at once."""
         turn = self._state.turn
         searches = SHARING if turn is None else max(1, turn.searches)
         return max(1, self._compilers.count // min(SHARING, searches))

@@ -48,11 +48,11 @@ class Request:
     workers: int | None = None
     """The number of processes that compile; None means one per core."""
     finalists: int = 8
-    """How many of the best trials race, beside the configs that they must beat."""
+    """The number of the best trials that race, beside the configs that they must beat."""
     resume: Path | None = None
     """The journal of the search to continue, see `tunefa.search.resume`."""
     mode: Mode = "eager"
-    """How launches are made when they are timed, see `tunefa.measure.timing`."""
+    """The way launches are made when they are timed, see `tunefa.measure.timing`."""
     storage: str | None = None
     """The URL of the database for the Optuna studies; None means a file beside the journal."""
     replay: Landscape | None = None
@@ -155,17 +155,17 @@ class Result:
     stored: Path | None
     interrupted: bool
     left_early: Mapping[str, float] = field(default_factory=dict)
-    """How much slower, relatively, the best of each kernel was that was given up early."""
+    """The relative excess time of the best config of each kernel that was given up early."""
     settled: Mapping[str, int] = field(default_factory=dict)
-    """How many configs of each kernel were not compiled because none of them could change the
-    decision."""
+    """The number of configs of each kernel that were not compiled because none of them could change
+    the decision."""
     gave_way: bool = False
     """Whether it would have gone on with more time, or with a GPU of its own: compilers worked for
     it, see `StoppingRule.gave_way`, or its time was over."""
     hoped: Mapping[str, float] = field(default_factory=dict)
-    """How much less time, relative to the best of all, the model expects of the most promising
-    config of each kernel that was not tried. Kernels whose strategy has no model are left out, and
-    those that had lost before they were searched."""
+    """The time that the most promising untried config of each kernel is expected to save, relative
+    to the best of all. Kernels whose strategy has no model are left out, and those that had lost
+    before they were searched."""
 
     def top(self, n: int) -> list[FinishedTrial]:
         """The n best right trials, best first; trials that raced come before those that did not.

@@ -190,7 +190,7 @@ def _asks(path: Path, wanted: Mapping[str, Any]) -> bool:
 
 
 def _other_question(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """How the question of a journal differs from the one that is wanted; None if it does not."""
+    """The difference of a journal's question from the wanted one, in words; None if equal."""
     if "mode" not in held and held.get("objective") == "measured":  # older journals have no mode
         held = {**held, "mode": "graph"}
     for name in _QUESTION:
@@ -203,7 +203,7 @@ def _other_question(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str |
 
 
 def _why_not(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """Why the trials of a journal are not valid for a search, in words; None if they are."""
+    """The reason that a journal's trials are not valid for a search, in words; None if they are."""
     if not held:
         return "its first line is damaged"
     if why := _other_question(held, wanted):

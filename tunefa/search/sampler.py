@@ -133,8 +133,8 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         return False
 
     def hoped_gain(self, best_us: float) -> float | None:
-        """How much below the log of `best_us` the log time of the most promising untried candidate
-        is expected to be; None for a sampler without a model."""
+        """The amount by which the log time of the most promising untried candidate is expected to
+        be below the log of `best_us`; None for a sampler without a model."""
         return None
 
     def choose_compiled(self) -> int | None:

@@ -66,8 +66,8 @@ class Share:
         return left is not None and submitted >= max(left, self.least)
 
     def width(self, evaluator: Objective, stopping: StoppingRule) -> int:
-        """How many configs should be in progress. In a small budget it is one until one is right:
-        others would only take the cores from the default."""
+        """The number of configs that should be in progress. In a small budget it is one until one
+        is right: others would only take the cores from the default."""
         seconds = self.budget.seconds
         small = seconds is not None and seconds < _SMALL_S
         return 1 if small and not stopping.found_any else evaluator.width

@@ -39,7 +39,7 @@ class SearchState:
     earlier: int = 0
     """The number of trials of the search that this one continues."""
     anchor: Anchor | None = None
-    """What is known to be good, where times are predicted; None if nothing is."""
+    """The configs known to be good, where times are predicted; None if there are none."""
     stage: str = "search"
     interrupted: bool = False
     raced: set[str] = field(default_factory=set)

@@ -97,7 +97,7 @@ class StoppingRule:
 
     @property
     def slower_by(self) -> float:
-        """How much slower the best is than the time to beat, relative to that time."""
+        """The excess of the best time over the time to beat, relative to the time to beat."""
         return self.best_us / self.to_beat_us - 1.0
 
     @property

@@ -27,7 +27,7 @@ class SearchProblem:
     first: Sequence[Config]
     """Configs to try before all others: the default, and the winner of the nearest workload."""
     trials: int | None
-    """How many trials the budget allows; None for a budget of seconds."""
+    """The number of trials that the budget allows; None for a budget of seconds."""
     seed: int
     free_memory: Sequence[float] = ()
     """The free fraction of the fullest memory of an NPU that formulas expect of each config, below

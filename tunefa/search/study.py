@@ -178,8 +178,8 @@ class Study:
         return min(times, default=math.inf)
 
     def hoped_gain(self, best_us: float) -> float | None:
-        """How much less time than `best_us`, relatively, the most promising config that was not
-        tried is expected to take; 0 if none is left or worth trying, None without a model."""
+        """The part of `best_us` that the most promising untried config is expected to save; 0 if
+        none is left or worth trying, None without a model."""
         if not self._candidates.untried.any() or self._sampler.is_settled():
             return 0.0
         gain = self._sampler.hoped_gain(best_us)

@@ -48,7 +48,7 @@ class Belief:
     """Whether the log time of every config that works will be exactly its `mean`."""
 
     def expected_improvement(self) -> Array:
-        """How much lower than the best the log time of each config is expected to be.
+        """The amount by which the log time of each config is expected to be below the best.
 
         A config that will probably fail has a negative value, so that it comes after all others,
         the most probable to work first. Before the first time, the slowest mean stands for the

@@ -86,7 +86,7 @@ class Winner:
         return made
 
     def _check(self, device_name: str | None) -> str:
-        """How it was checked, or why it was not."""
+        """The check that it passed, in words, or the reason that there was none."""
         if self.trial.error is not None:
             against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
             return f"relative error {self.trial.error:.1e} against {against}"

@@ -32,7 +32,7 @@ class FamilySpace(Space):
     """A space whose expressions know all of a workload but its batch and lengths."""
 
     never: str | None = None
-    """Why the kernel serves no workload of the family; None if it serves some."""
+    """The reason that the kernel serves no workload of the family; None if it serves some."""
     _configs: dict[tuple[object, ...], ConfigSpace] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -144,12 +144,12 @@ class FamilySpace(Space):
 
 @dataclass(frozen=True)
 class ConfigSpace:
-    """What is left of a space's expressions for one config of a family."""
+    """The part of a space's expressions that is left for one config of a family."""
 
     misfit: str | None
     rules: Named
     define: Named
-    """What rules, resources and tilings read, as far as it depends on lengths."""
+    """The names that rules, resources and tilings read, as far as they depend on lengths."""
     resources: Named
     tiling_exprs: Named
     known_resources: Mapping[str, float]

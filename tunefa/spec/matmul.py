@@ -20,8 +20,8 @@ OP = "matmul"
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes of one element of A, B and C."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""How A and B are stored, as BLAS writes it: n (not transposed) is row by row, t is column by
-column, so that the transpose is stored row by row. C is always stored row by row."""
+"""The orders in which A and B are stored, as BLAS writes them: n (not transposed) is row by row, t
+is column by column, so that the transpose is stored row by row. C is always stored row by row."""
 _SIZES = ("m", "n", "k")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
@@ -109,8 +109,8 @@ class Matmul:
 
     @property
     def family(self) -> tuple[object, ...]:
-        """What must be equal for a record of one workload to serve another. bf16 and fp16 are one
-        family: only the names of instructions differ."""
+        """The properties that must be equal for a record of one workload to serve another. bf16 and
+        fp16 are one family: only the names of instructions differ."""
         kind = "16 bits" if DTYPES[self.dtype] == 2 else self.dtype
         return OP, kind, self.layout
 

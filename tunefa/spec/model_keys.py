@@ -12,7 +12,7 @@ from tunefa.errors import TunefaError
 from tunefa.spec.strict_yaml import REQUIRED, Fields
 
 _TEXT_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
-"""Where multimodal models have the configuration of their language model."""
+"""The keys under which multimodal models have the configuration of their language model."""
 _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),

@@ -210,7 +210,7 @@ class Space:
         return levels
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process gets: not how questions are answered here."""
+        """The state that another process gets: not how questions are answered here."""
         return {name: value for name, value in self.__dict__.items() if name != "_asked"}
 
     def _case(self, workload: Workload, arch: Arch, configs: int = 1) -> KnownCase:

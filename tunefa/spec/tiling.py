@@ -147,8 +147,8 @@ class DecodeTiling:
     max_splits: int
     """The most splits of a sequence."""
     heights: int
-    """How many lengths of splits there are, each twice the one before, of which the kernel takes
-    the best for the batch; 1 where splits depend on their own sequence alone."""
+    """The number of lengths of splits, each twice the one before, of which the kernel takes the
+    best for the batch; 1 where splits depend on their own sequence alone."""
     last_cta_combines: bool
     """Whether the CTA that computes the last split of a KV head combines them; if not, a second
     launch does."""

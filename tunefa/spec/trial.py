@@ -24,9 +24,9 @@ compiler or the launch failed. `wrong`: the output is not the reference's. `unst
 changes from launch to launch."""
 
 Mode = Literal["eager", "graph", "step"]
-"""How launches are timed. `eager`: called from Python, as a program does. `graph`: replayed in a
-CUDA graph, so that only the device's time counts. `step`: what it adds to the replay of a graph in
-which other kernels stand before and behind it. See `tunefa.measure.timing`."""
+"""The way launches are timed. `eager`: called from Python, as a program does. `graph`: replayed in
+a CUDA graph, so that only the device's time counts. `step`: what it adds to the replay of a graph
+in which other kernels stand before and behind it. See `tunefa.measure.timing`."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -74,7 +74,7 @@ class Trial:
     config: Config
     outcome: Outcome
     reason: str = ""
-    """Why the outcome is not `ok`, for users."""
+    """The reason that the outcome is not `ok`, for users."""
     resources: Resources | None = None
     predicted_us: float | None = None
     samples_us: tuple[float, ...] = field(default=())

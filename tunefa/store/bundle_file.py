@@ -86,7 +86,7 @@ class Contents:
     provenance: Mapping[str, Any]
     """The tunefa that made it, and the licence of what is in it if one was given."""
     left_out: Sequence[Mapping[str, str]] = ()
-    """What was asked for and is not in it: `what`, and `why`."""
+    """The items that were asked for and are not in it: `what`, and `why`."""
 
 
 def write(path: Path, contents: Contents, images: Mapping[str, bytes]) -> int:

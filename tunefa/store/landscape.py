@@ -40,7 +40,7 @@ class Landscape:
     racers: frozenset[Key] = field(repr=False)
     """The configs in the last race of each kernel. A continued search has several races."""
     mode: Mode | None
-    """How its times were measured; None if they come from a cost model."""
+    """The way its times were measured; None if they come from a cost model."""
 
     @property
     def kernels(self) -> list[str]:

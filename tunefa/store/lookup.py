@@ -65,7 +65,7 @@ class Choice:
     octaves: float = 0.0
     """The `distance` from the record's workload to the requested one."""
     gain: float = 0.0
-    """How much faster the config is expected to be than the record's; 0 if it is the record's."""
+    """The expected gain of the config over the record's; 0 if it is the record's."""
     specialized: dict[str, Any] = field(default_factory=dict)
     """The parameters that the kernel's host side changed for this workload, and their values."""
     remark: str = ""

@@ -51,7 +51,7 @@ class Measured:
 
     @cached_property
     def regrets(self) -> Mapping[Key, float]:
-        """How much slower than the fastest each config is: 0.02 is 2 %, the fastest is 0."""
+        """The relative excess time of each config over the fastest, which has 0; 0.02 is 2 %."""
         best = min(self.times_us.values())
         return {key: time / best - 1.0 for key, time in self.times_us.items()}
 
@@ -244,7 +244,7 @@ class Choices:
 
     @cached_property
     def unmeasured(self) -> int:
-        """How many pairs of a workload and a config that the rules allow for it have no time."""
+        """The number of untimed pairs of a workload and a config that the rules allow for it."""
         return sum(self._is_open(each, key) for each in self.workloads for key in self.keys)
 
     def _is_open(self, own: Measured, key: Key) -> bool:

@@ -1,4 +1,4 @@
-"""How sure a prediction is: the interval of its time, and the sentences about it."""
+"""The certainty of a prediction: the interval of its time, and the sentences about it."""
 
 from __future__ import annotations
 

@@ -59,14 +59,14 @@ class Record:
     tflops: float
     resources: Resources | None
     certificate: dict[str, Any] | None
-    """How close to the best config of the space this one is, by the race; None without a race."""
+    """The distance to the best config of the space, by the race; None without a race."""
     provenance: dict[str, Any]
     """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check. If
     nothing was measured, also model, the version of the model that predicted the time, and learned,
     the id of what it had learned from measurements, if it had."""
     mode: Mode | None = None
-    """How launches were timed, see `tunefa.spec.trial.Mode`; None if nothing was measured. Older
-    measured records have no mode: they were timed as graphs."""
+    """The way launches were timed, see `tunefa.spec.trial.Mode`; None if nothing was measured.
+    Older measured records have no mode: they were timed as graphs."""
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -178,7 +178,7 @@ class Record:
 
     @property
     def not_certified(self) -> str | None:
-        """Why a measured record has no certificate; None if it has, and if nothing was measured."""
+        """The reason that a record has no certificate; None if it has one, or was not measured."""
         if self.objective != "measured":
             return None
         return "no race" if self.certificate is None else self.certificate.get("refused")

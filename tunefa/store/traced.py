@@ -29,7 +29,7 @@ class Calls:
     seconds: float = 0.0
     """The time that they took in all; 0 where it is not known."""
     count: int = 0
-    """How many there were; 0 where it is not known."""
+    """The number of calls; 0 where it is not known."""
 
     def add(self, seconds: float, count: int = 1) -> None:
         """Adds calls."""

@@ -1,5 +1,5 @@
-"""Where the next part of a sweep's budget goes: to the item of which the most weighted time is
-expected to be saved for it.
+"""The item that gets the next part of a sweep's budget: the one from which it is expected to save
+the most weighted time.
 
 Before an item has a record, its gain is expected to be a part of what the cost model promises of
 its best config: the part that items like it have kept of their promises. After that, it is what the
@@ -27,7 +27,7 @@ LEAST_PROMISE = 0.02
 KEPT = 0.5
 """The part of a promise that is gained, as far as nothing else is known."""
 _PRIOR_WEIGHT = 0.1
-"""How much `KEPT` counts: as much as items just like it with promises of so much together."""
+"""The weight of `KEPT`: as much as items just like it with promises of so much together."""
 _OCTAVES = 2.0
 """The octaves between two workloads at which the gain of one says half as much about the other."""
 _WITHOUT_MODEL = 0.1
@@ -41,7 +41,7 @@ WORTH = 0.001
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of the budget a slice may have, in seconds or in trials."""
+    """The parts of the budget that slices may have, in seconds or in trials."""
 
     least: float
     """A slice with less is not worth its start; what an item needs for a record may be more."""
@@ -90,7 +90,7 @@ def _promised(item: Standing) -> float:
 
 
 def _kept(item: Standing, begun: Sequence[Standing]) -> float:
-    """Which part of what the model promised was gained, of items like this one above all."""
+    """The part that was gained of what the model promised, of items like this one above all."""
     weights = [(alike(item.workload, each.workload), each) for each in begun]
     gained = sum(weight * (each.gain + _still(each)) for weight, each in weights)
     promised = sum(weight * _promised(each) for weight, each in weights)

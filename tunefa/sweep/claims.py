@@ -1,4 +1,4 @@
-"""What a worker claims: one workload after the other, that which is worth the most."""
+"""The workloads that a worker claims: one after the other, the one that is worth the most first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Claims:
     """By key: the seconds that each workload is thought to need for a record, where times are
     measured."""
     pace: float = field(init=False, default=1.0)
-    """How many times as long as was thought races took so far."""
+    """The time that races took so far, relative to what was thought."""
     _left_at_first: float = field(init=False, default=math.inf)
     """The budget that was left at the first look."""
     seen: Sequence[Slice] = field(init=False, default=())
@@ -133,7 +133,7 @@ class Claims:
         return self.study.slices() if lost else list(slices)
 
     def _workers(self, slices: Sequence[Slice]) -> int:
-        """How many workers share what is left; 1 for trials, of which there is one sum."""
+        """The number of workers that share what is left; 1 for trials, which have one sum."""
         if self.clock.trials is not None:
             return 1
         return len({self.who, *(each.worker for each in slices if each.is_running)})

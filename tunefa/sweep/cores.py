@@ -31,7 +31,7 @@ class Share:
     compilers: frozenset[int] = frozenset()
     """The cores that its compilers run on; none stands for all."""
     processes: int = 1
-    """How many compilers it may have."""
+    """The number of compilers that it may have."""
 
 
 def available() -> list[int]:

@@ -19,7 +19,7 @@ class Ended:
 
     seat: Seat
     error: str | None = None
-    """Why it ended before its work did: its process was lost, or it raised an exception."""
+    """The reason that it ended before its work did: a lost process, or an exception."""
     is_users: bool = False
     """Whether the error is one that the user can correct: another worker would have it too."""
 

@@ -19,7 +19,7 @@ class HostProcess:
     started: str
     """The clock ticks from the host's start to the process's, as numbers are used again."""
     seat: str = ""
-    """What it works with: the name of a GPU, or of the cores."""
+    """The name of the GPU that it works with, or of the cores."""
 
     @classmethod
     def here(cls, seat: str = "") -> HostProcess:
@@ -59,8 +59,8 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this host started; None if there is none. A process that has ended and
-    that nobody has waited for counts as none."""
+    """The start of a process of this host, in clock ticks; None if there is none. A process that
+    has ended and that nobody has waited for counts as none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

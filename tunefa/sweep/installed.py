@@ -1,4 +1,4 @@
-"""What is installed on this host: the versions that kernels are made with, and what they lack.
+"""The software of this host: the versions that kernels are made with, and what they lack.
 
 A library says so when PyTorch is loaded, which takes seconds. The process of the bench has loaded
 it anyway, so a worker that measures asks there. A compiler's process says the rest meanwhile: it
@@ -24,12 +24,12 @@ _LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Installed:
-    """What is installed, by kernel."""
+    """The software that is installed, by kernel."""
 
     versions: Mapping[str, Mapping[str, Any]]
     """The provenance of each."""
     lacking: Mapping[str, str]
-    """Why some cannot be compiled here."""
+    """The reasons that some kernels cannot be compiled here."""
 
 
 def ask(started: Started, asked: Sequence[Kernel], arch: str) -> Callable[[], Installed]:

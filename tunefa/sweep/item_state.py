@@ -29,8 +29,8 @@ class Standing:
     best_us: float | None = None
     """The time of its record; None without one."""
     hoped: float | None = None
-    """How much less time than the best the model expects of the most promising config that was not
-    tried; None where no model says it."""
+    """The time that the most promising untried config is expected to save, relative to the best;
+    None where no model says it."""
     is_settled: bool = False
     """Whether nothing is left to try."""
     is_busy: bool = False

@@ -27,7 +27,7 @@ class Outcome:
     measured: bool
     clock: Clock
     spent: float
-    """What was used of the budget, in seconds or trials."""
+    """The part of the budget that was used, in seconds or trials."""
     items: tuple[Standing, ...]
     """The heaviest first."""
     slices: tuple[Slice, ...]
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def course(self) -> list[tuple[float, float]]:
-        """What was saved after each slice: (what the sweep had used of its budget, weighted time
+        """The time saved after each slice: (what the sweep had used of its budget, weighted time
         saved)."""
         known = {each.key: Standing(each.key, each.weight, each.workload) for each in self.items}
         ended = [each for each in self.slices if each.found is not None]
@@ -77,7 +77,7 @@ class Outcome:
         return found
 
     def last(self, key: str) -> Mapping[str, Any]:
-        """What the last slice of an item that made a record has found; empty without one."""
+        """The findings of an item's last slice that made a record; empty without one."""
         own = (each.found for each in reversed(self.slices) if each.key == key)
         return next((found for found in own if found and found.get("best_us") is not None), {})
 

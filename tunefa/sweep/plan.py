@@ -15,7 +15,7 @@ from tunefa.spec.workload import Workload
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep is asked."""
+    """The question that a sweep answers."""
 
     weights: Mapping[Workload, float]
     """The workloads. A weight is the seconds that a program spends in one before it is tuned, or
@@ -27,7 +27,7 @@ class Plan:
     kernels: tuple[str, ...] = ()
     """The only kernels to search; none stands for all."""
     mode: Mode | None = None
-    """How launches are timed; None for what suits the op."""
+    """The way launches are timed; None for what suits the op."""
     strategy: str = "auto"
     seed: int = 0
 

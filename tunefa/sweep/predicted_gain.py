@@ -1,4 +1,4 @@
-"""What the cost model promises of an item before any of its configs ran."""
+"""The gain that the cost model promises of an item before any of its configs ran."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def searched(plan: Plan, item: Item) -> int:
 
 @dataclass(frozen=True)
 class Requests:
-    """What the searches of a worker have in common."""
+    """The parts that the searches of a worker have in common."""
 
     plan: Plan
     sweep: str
@@ -108,7 +108,7 @@ class Requests:
     workers: int
     """The compilers."""
     installed: Installed | None = None
-    """What is installed here; None if each search finds it out."""
+    """The software that is installed here; None if each search finds it out."""
 
     def of(self, item: Item, budget: Budget) -> Request:
         """Returns the search of an item, which continues those that the sweep made of it before.

@@ -1,4 +1,4 @@
-"""What a slice has found, as plain data for the study."""
+"""The findings of a slice, as plain data for the study."""
 
 from __future__ import annotations
 

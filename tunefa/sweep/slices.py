@@ -37,9 +37,9 @@ class Slice:
     beat: Mapping[str, Any]
     """The last sign of life, and how far it is."""
     found: Mapping[str, Any] | None
-    """What it has found; None while it runs and if its worker was lost."""
+    """The findings; None while it runs and if its worker was lost."""
     lost: str
-    """Why it has found nothing."""
+    """The reason that it has found nothing."""
     counts: bool
     """Whether that says something about its workload: not if the whole sweep was ended."""
 

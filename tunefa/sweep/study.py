@@ -142,7 +142,7 @@ class SweepStudy:
 
     @property
     def plan(self) -> Plan:
-        """What the sweep is asked. Raises TunefaError if another tunefa wrote it."""
+        """The plan of the sweep. Raises TunefaError if another tunefa wrote it."""
         try:
             return Plan.from_data(self.notes["plan"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -153,7 +153,7 @@ class SweepStudy:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What the sweep's processes tell each other, by name."""
+        """The notes that the sweep's processes leave for each other, by name."""
         with errors(self.place):
             found: Mapping[str, Any] = self.storage.get_study_user_attrs(self.id)
         return found

@@ -120,7 +120,7 @@ class _Worker:
     first: Slice | None = field(init=False, default=None)
     """The slice that it has claimed before it begins."""
     installed: Installed | None = None
-    """What is installed here; None if each search finds it out."""
+    """The software that is installed here; None if each search finds it out."""
     gpu_turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -257,7 +257,7 @@ class _Worker:
         return None
 
     def _why_aside(self, result: Result, shared: Processes) -> str | None:
-        """Why the GPU must be put aside. A process that looks at it does so alone."""
+        """The reason to put the GPU aside, or None. A process that looks at it does so alone."""
         with contextlib.ExitStack() as stack:
             if self.overlaps and health.must_probe(result):
                 stack.enter_context(self.gpu_turns.new("probe", math.inf).taken())

@@ -171,7 +171,7 @@ class Prior(FeasibleSampler):
         return surrogate.believe(done, times, self._failed(), found.in_progress)
 
     def _failed(self) -> dict[int, float]:
-        """How badly each failed trial failed, from 0 to 1, by place.
+        """The severity of each failed trial's failure, from 0 to 1, by place.
 
         A config that is a little too large for a memory says less about others than one that is far
         too large, or that crashed.

@@ -17,8 +17,8 @@ DESCRIPTION = "Python: a list of triton.Config per workload, for @triton.autotun
 # Arguments of triton.Config itself.
 _LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _TILE_SIZE = "BLOCK_"
-"""How the names of tile sizes begin, as in Triton's tutorials. A kernel's other parameters mean
-nothing to another kernel, so they are not exported."""
+"""The beginning of the names of tile sizes, as in Triton's tutorials. A kernel's other parameters
+mean nothing to another kernel, so they are not exported."""
 
 _HEAD = '''\
 """Tuned Triton configs by workload, written by tunefa{arch}.
