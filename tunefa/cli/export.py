@@ -29,10 +29,10 @@ class Content:
     text: str
     count: int
     noun: str
-    """What the file holds: `record` or `trial`."""
+    """The word for what the file holds: `record` or `trial`."""
     remark: str = ""
     also: Mapping[str, Any] = field(default_factory=dict)
-    """What --json says beside it."""
+    """The members that --json has beside the count."""
 
 
 @click.command()

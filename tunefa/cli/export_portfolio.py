@@ -83,7 +83,7 @@ class Found:
 
     @cached_property
     def refused(self) -> int:
-        """How many of the records the kernels and compilers of this machine do not serve."""
+        """The number of the records that the kernels and compilers of this machine do not serve."""
         installed = Installed()
         return sum(installed.as_made(record).state == "refused" for record in self.records)
 

@@ -59,7 +59,7 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _refused(record: Record, path: Path) -> str | None:
-    """Why a record cannot be used with the kernels that are here, in words; None if it can."""
+    """The reason, in words, that the kernels here cannot use a record; None if they can."""
     if record.kernel not in kernels.names():
         return None
     try:

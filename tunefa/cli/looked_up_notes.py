@@ -1,4 +1,4 @@
-"""What a user is told of workloads whose calls look their config up for another one, see
+"""Notes for a user on workloads whose calls look their config up for another one, see
 `tunefa.spec.looked_up`."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tunefa.store import results, traced
 from tunefa.store.traced import Traced
 
 TRACE = "TUNEFA_TRACE"
-"""What tunefa.integrations.autoload reads in the processes of the program."""
+"""The variable that tunefa.integrations.autoload reads in the processes of the program."""
 TOP = "10"
 
 

@@ -88,8 +88,8 @@ class LaunchSpec:
     seen_sms: int | None = None
     """SMs of the device that it is launched on; None without a device."""
     tables: Tables | None = None
-    """Where tables are kept for launches that need the same; None where each makes its own. With
-    them, the binary is loaded."""
+    """The function that keeps tables for launches that need the same; None where each makes its
+    own. With it, the binary is loaded."""
 
     @property
     def workload(self) -> Workload:

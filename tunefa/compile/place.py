@@ -1,4 +1,4 @@
-"""Where worker processes run: with which variables, on which cores."""
+"""The place of worker processes: the variables and the cores that they run with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Place:
-    """Where workers run."""
+    """The variables and the cores that workers run with."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that they have beside those of this process."""

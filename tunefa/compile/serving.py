@@ -36,7 +36,7 @@ class Serving:
 
     state: State
     why: str = ""
-    """Why it is not confirmed, in words that follow "it was"; empty if it is."""
+    """The reason that it is not confirmed, in words that follow "it was"; empty if it is."""
 
 
 CONFIRMED = Serving("confirmed")
@@ -172,7 +172,7 @@ def failed(record: Record, kernel: Kernel, why: str) -> Record:
 
 
 def _failed(record: Record, now: Mapping[str, Any]) -> str | None:
-    """Why the record does not work with the compilers in `now`; None if that is not known."""
+    """The reason that the record fails with the compilers in `now`; None if that is not known."""
     note = record.provenance.get(FAILED)
     if not isinstance(note, Mapping):
         return None

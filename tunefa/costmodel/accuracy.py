@@ -1,4 +1,4 @@
-"""How well predicted times agree with measured ones, on workloads that were not learned from."""
+"""The agreement of predicted with measured times, on workloads that were not learned from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Predictor = Callable[[Sequence[Row]], Times]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How well the predicted times of configs agree with the measured ones of one case."""
+    """The agreement of the predicted times of configs with the measured ones of one case."""
 
     configs: int
     rank_correlation: float

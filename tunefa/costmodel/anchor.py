@@ -87,7 +87,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Anchor:
-    """What is known of one workload on one target: records nearby, and measured defaults."""
+    """The facts known of one workload on one target: records nearby, and measured defaults."""
 
     workload: Workload
     target: Target

@@ -64,7 +64,7 @@ class Work:
 
     scores: int
     products: tuple[int, int]
-    """How many products there are over head_dim, and over head_dim_v."""
+    """The number of products over head_dim, and of those over head_dim_v."""
     tensor: float
     """Cycles of the products on the tensor cores."""
     loaded: int

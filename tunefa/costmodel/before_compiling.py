@@ -1,4 +1,4 @@
-"""How fast a config may turn out to be once a compiler has said what it needs.
+"""The expected and the least time of a config once a compiler has said what it needs.
 
 Before compiling, its registers are estimated. The compiler may need fewer, so that more CTAs fit on
 an SM, or spill fewer; then the same model predicts less time. A search without a device compiles
@@ -62,7 +62,7 @@ def expected_and_least_us(
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a compiler is expected to say that a config needs, and the least that it may say."""
+    """The resources that a compiler is expected to report for a config, and the fewest it may."""
 
     expected: Resources
     fewest: Resources

@@ -121,7 +121,7 @@ def of_config(
 
 
 def _tile(tiling: Tiling, resources: Resources, predicted: Prediction) -> dict[str, float]:
-    """What one CTA holds."""
+    """The features of what one CTA holds."""
     return {
         "tile rows": tiling.block_m,
         "tile keys": tiling.block_n,
@@ -159,7 +159,7 @@ def _pipes(case: Case, predicted: Prediction) -> dict[str, float]:
 def _schedule(
     case: Case, workload: Workload, tiling: Tiling, cut: Cut, predicted: Prediction
 ) -> dict[str, float]:
-    """How the tiles fill the SMs."""
+    """The features of how the tiles fill the SMs."""
     per_sm = cut.tiles / case.device.sms
     waves = per_sm / max(1, predicted.occupancy.blocks_per_sm)
     rows = workload.seqlen_q * tiling.packed_heads
@@ -180,7 +180,7 @@ def _schedule(
 
 
 def _problem(case: Case, workload: Workload, tiling: Tiling) -> dict[str, float]:
-    """What the workload is, apart from its size."""
+    """The features of the workload, apart from its size."""
     return {
         "bytes of the dtype": DTYPES[workload.dtype],
         "causal": float(workload.causal),

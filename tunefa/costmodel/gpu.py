@@ -56,14 +56,14 @@ SOFTCAP_SLOTS_PER_SCORE = 2.0
 SLOTS_PER_COPY = 8.0
 """Issue slots of one 16-byte cp.async and its address. A TMA copy is issued by one thread."""
 SPILL_TRIPS = 3.0
-"""How often a spilled byte counts in a step: for the store, the load and the wait between."""
+"""The number of times that a spilled byte counts in a step: store, load and the wait between."""
 STEP_LATENCY = 700.0
 """Cycles per step that other work of the same stream cannot hide: barriers, shuffles and so on."""
 LOAD_LATENCY = 900.0
 """Cycles that loading a block of K or V from a busy L2 takes."""
 STREAM_COUPLING = 0.2
-"""How many streams one more warpgroup of the same CTA adds: the warpgroups of a CTA wait for one
-another in every step. In warp-specialised kernels it is 1."""
+"""The number of streams that one more warpgroup of the same CTA adds: the warpgroups of a CTA wait
+for one another in every step. In warp-specialised kernels it is 1."""
 LAUNCH_US = 3.0
 """Time that a launch takes besides its work."""
 SPARED_REGISTERS = 25

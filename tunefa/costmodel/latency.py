@@ -16,7 +16,7 @@ from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, Tilin
 from tunefa.spec.trial import Config, Resources
 
 FEWER_REGISTERS = 26
-"""How many registers per thread fewer than expected a compiler may use: two standard deviations of
+"""The registers per thread that a compiler may use fewer than expected: two standard deviations of
 `gpu.expected_resources` (docs/model.md). On the eight landscapes of the Triton kernel on an H200,
 2 % of the configs that are expected to take less than twice the least time rank more than 0.5 %
 below the least time that follows from it, once they are compiled, and 19 % below the expected one.
@@ -42,7 +42,7 @@ class Model:
     """Returns what the compiler will probably report for a tiling, from the lower bounds of shared
     memory and registers."""
     fewer_registers: int = FEWER_REGISTERS
-    """How many registers per thread fewer than expected a compiler may use."""
+    """The number of registers per thread that a compiler may use fewer than expected."""
     may_set_registers: bool = True
     """Whether warp-specialised kernels of the op set their registers themselves."""
 

@@ -95,7 +95,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """What was learned about the times of one kernel on one arch."""
+    """A model that was learned from the times of one kernel on one arch."""
 
     kernel: str
     arch: str
@@ -110,7 +110,7 @@ class LearnedModel:
     figures: HeldOut | None = None
     """None where no workload was held out."""
     provenance: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Where the trials come from: devices, number of workloads and trials, dates, versions."""
+    """The origin of the trials: devices, number of workloads and trials, dates, versions."""
 
     @functools.cached_property
     def id(self) -> str:
@@ -139,8 +139,8 @@ class LearnedModel:
         return self.bias + self.trees.total(values)
 
     def trust(self, case: Case) -> float:
-        """How far its correction holds for a workload: 1 within reach of what it was learned from,
-        half at twice the reach, and less beyond."""
+        """The part of its correction that holds for a workload: 1 within reach of what it was
+        learned from, half at twice the reach, and less beyond."""
         distance = float(np.abs(self.places - place(case)).sum(axis=1).min(initial=math.inf))
         beyond = max(0.0, distance / self.reach - 1.0)
         return 1.0 / (1.0 + beyond**2)

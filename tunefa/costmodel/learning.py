@@ -37,12 +37,13 @@ FEATURES_PER_SPLIT = 0.3
 NEAR = 0.1
 """The weight of a config is 1 / (1 + excess / NEAR)^2: a quarter at 10 % behind the best."""
 MOST_CONFIGS = 1500
-"""Where a workload has more configs, the best half of so many count, and a random half."""
+"""The most configs of a workload that count. Where it has more, half of these are the best, and
+half are drawn at random."""
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """What one case teaches."""
+    """The features, residuals and weights of one case's configs."""
 
     found: Features
     residual: Array

@@ -22,7 +22,7 @@ FOLDS = 8
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the rows of one kernel on one arch taught."""
+    """The result of learning from the rows of one kernel on one arch."""
 
     kernel: str
     arch: str
@@ -41,7 +41,7 @@ class Lesson:
     model: LearnedModel | None = None
     """The model to keep; None if none is better than the one that is shipped."""
     why_not: str = ""
-    """Why no model is kept, in words."""
+    """The reason that no model is kept, in words."""
 
 
 def learn(rows: Sequence[Row], on_fit: Callable[[], None] = lambda: None) -> Lesson:

@@ -49,7 +49,7 @@ class TrainingRows:
     left_out: Mapping[str, int]
     """By reason, the number of trials that are no rows."""
     unread: tuple[str, ...] = ()
-    """Why journals could not be read, a sentence each."""
+    """The reasons that journals could not be read, a sentence each."""
 
     def groups(self) -> dict[Group, list[Row]]:
         """Returns the rows of each kernel and arch, sorted by these names."""

@@ -27,7 +27,7 @@ class Split:
     threshold: float
     """The largest value that goes left."""
     leaves: tuple[int, int, int]
-    """Where the leaves on the left begin, those on the right begin, and those end."""
+    """The places where the left leaves begin, where the right ones begin, and where these end."""
 
 
 class TreeMasks:

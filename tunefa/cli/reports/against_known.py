@@ -1,4 +1,4 @@
-"""How a config compares with the best config that is known to be good for a workload."""
+"""A config beside the best config that is known to be good for a workload."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Explained:
     compiled: bool
     """Whether `resources` come from the compiler; if not, they are bounds or estimates."""
     failure: str
-    """Why the config did not compile; empty if it did, or was not compiled."""
+    """The reason that the config did not compile; empty if it did, or was not compiled."""
 
     def head(self, without_compiler: str) -> dict[str, Any]:
         """The first fields of `--json`; `without_compiler` names the resources of no compiler."""

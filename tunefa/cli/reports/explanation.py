@@ -193,7 +193,7 @@ def _show_cycles(explanation: Explanation, out: Console) -> None:
 
 
 def _corrections(explanation: Explanation) -> str:
-    """How measurements change the time that the arithmetic gives; empty if they do not."""
+    """The changes that measurements make to the arithmetic's time, in words; empty if none."""
     model_us = explanation.estimate.time_us
     learned = model_us / explanation.prediction.time_us - 1
     level = explanation.time_us / model_us - 1

@@ -25,7 +25,7 @@ _COMPILED = "from the compiler, which planned the memories"
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """How much of one memory a config needs."""
+    """The use of one memory by a config."""
 
     name: str
     """UB (of one vector core), L1, L0A, L0B, L0C."""

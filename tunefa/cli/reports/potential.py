@@ -1,4 +1,4 @@
-"""How good the result of a search is: against the default, and against what the chip can do."""
+"""The result of a search against the default, and against what the chip can do."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _best_of(result: Result, kernel: str) -> str:
 
 
 def _programs(result: Result) -> int:
-    """How many different programs the trials compiled to; 0 where their code is not known."""
+    """The number of different programs of the trials; 0 where their code is not known."""
     found = ((each.kernel, each.trial.resources) for each in result.finished)
     return len({(kernel, each.code) for kernel, each in found if each and each.code})
 

@@ -26,9 +26,9 @@ class Step:
     lines: dict[str, tuple[str, str]]
     """The formula and its numbers, by pipe."""
     through_l2: str
-    """What the L2 cache delivers."""
+    """The data that the L2 cache delivers, in words."""
     issued: str
-    """What takes the slots of instruction issue."""
+    """The work that takes the slots of instruction issue, in words."""
 
 
 def of(case: Case, config: Config, resources: Resources, found: Prediction) -> Step:

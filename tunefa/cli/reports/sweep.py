@@ -1,4 +1,4 @@
-"""What `tunefa sweep` says: its progress, what it has saved, and what is left on the table."""
+"""The output of `tunefa sweep`: its progress, what it has saved, and what is left on the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tunefa trace` says: the calls of a program, and what tuning its workloads would save."""
+"""The output of `tunefa trace`: a program's calls, and what tuning its workloads would save."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefa.store.traced import Calls, Traced
 
 @dataclass(frozen=True)
 class Saving:
-    """What tuning one workload would save."""
+    """The time that tuning one workload would save."""
 
     workload: str
     calls: int
@@ -39,7 +39,7 @@ class Saving:
     saves_s: float | None
     """Seconds of all calls that `tuned_us` would save."""
     why: str = ""
-    """Why nothing is known."""
+    """The reason that nothing is known."""
 
 
 def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:

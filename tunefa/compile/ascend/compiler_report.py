@@ -63,7 +63,7 @@ class CompilerReport:
 
     status: Status
     reason: str = ""
-    """Why it does not fit or does not compile; empty if it fits."""
+    """The reason that it does not fit or does not compile; empty if it fits."""
     memories: Mapping[str, Memory] = field(default_factory=dict, hash=False)
     """By name: `ub` (of one vector core), `l1` and `l0c`."""
     workspace_bytes: int | None = None
@@ -72,7 +72,7 @@ class CompilerReport:
     """Flags that the compiler itself changed after an overflow, and their values: the program was
     compiled with them, not with the requested ones."""
     retries: int = 0
-    """How often it tried again; 1.1.0 does not report with which flags."""
+    """The number of times that it tried again; 1.1.0 does not report with which flags."""
     code: str | None = None
     """A hash of the compiled program; None if there is none."""
     seconds: float = 0.0

@@ -54,7 +54,7 @@ def places(tensors: int, parameters: Sequence[Parameter]) -> tuple[int, ...]:
 
 @functools.cache
 def head(tensors: int) -> struct.Struct:
-    """What a call writes: the stream, the attributes with their number, and the addresses."""
+    """The part that a call writes: stream, attributes with their number, and addresses."""
     return struct.Struct(f"{3 + tensors}Q")
 
 

@@ -1,4 +1,4 @@
-"""Which binaries a driver loads: those of the compilers of its CUDA generation, and older ones.
+"""The binaries that a driver loads: those of its CUDA generation's compilers, and older ones.
 
 A cubin is loaded by every driver of its compiler's major version and by newer ones (CUDA
 Compatibility, "Minor version compatibility").

@@ -1,4 +1,4 @@
-"""What of a kernel's launch follows the batch and the lengths of a call.
+"""The part of a kernel's launch that follows the batch and the lengths of a call.
 
 The host side of a kernel may have a file beside it, `kernels/lengths/<name>.py`. With it a launch
 that was prepared for one length is started for others in a few microseconds. Without it each length

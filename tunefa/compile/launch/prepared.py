@@ -26,7 +26,7 @@ from tunefa.compile.launch.driver import SUCCESS, Driver
 from tunefa.compile.launch.tensor_map import TensorMap, aligned
 
 MAX_MAPS = 64
-"""How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
+"""The most tensor maps that an argument keeps, one for each address. A map takes 0.5 KB."""
 MAX_TOTAL_MAPS = 2**15
 """The most maps of all arguments together, which are 16 MB. Beyond it, each argument keeps
 FEWEST_MAPS: a process with thousands of plans would keep gigabytes otherwise."""
@@ -113,7 +113,7 @@ class PreparedLaunch:
 
     @property
     def plain_key(self) -> tuple[Hashable, tuple[Parameter, ...]]:
-        """What `key` is for a launch without tables; tables count by their addresses."""
+        """The counterpart of `key` for a launch without tables; tables count by their addresses."""
         sizes = self.entry.grid, self.entry.threads, self.entry.smem_bytes
         return sizes, tuple(self.parameters)
 

@@ -33,7 +33,7 @@ _ENCODE, _REPLACE = "cuTensorMapEncodeTiled", "cuTensorMapReplaceAddress"
 
 
 class Resizing(NamedTuple):
-    """What a launch gets for the lengths of a call."""
+    """The values that a launch gets for the lengths of a call."""
 
     ctas: int
     numbers: tuple[float, ...]

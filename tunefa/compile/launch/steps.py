@@ -25,7 +25,7 @@ MOST_BYTES = 2**25
 of an allocation on the host does not matter."""
 LEAST_BYTES = 2**20
 MOST_STREAMS = 16
-"""How many streams of the process keep a workspace: those that were used last."""
+"""The most streams of the process that keep a workspace: those that were used last."""
 ALIGNMENT = 256
 """Bytes; each part of the memory begins at a multiple, as in PyTorch's allocations."""
 
