@@ -1,4 +1,4 @@
-"""How much of an NPU's memories square tiles need: a published formula beside Huawei's compiler."""
+"""The memory of an NPU that square tiles need: a published formula beside Huawei's compiler."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Profile:
     workload: str
     files: Sequence[Path]
     open_with: str
-    """How the files are looked at, in one sentence."""
+    """The way to look at the files, in one sentence."""
     rows: Sequence[Row]
     tables: Sequence[Table]
 

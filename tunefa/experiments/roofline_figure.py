@@ -43,7 +43,7 @@ class Point:
     """FLOPs for each byte that moves to or from HBM."""
     flops_per_s: float
     label: str = ""
-    """What stands beside the point; empty for nothing."""
+    """The words beside the point; empty for none."""
     kind: str = MEASURED
     """`MEASURED`, `PREDICTED`, or `STANDARD` for attention in PyTorch's operators."""
 

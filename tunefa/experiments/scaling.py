@@ -1,4 +1,4 @@
-"""How the speed-up of a fused kernel over attention in PyTorch's operators grows with the length.
+"""The speed-up of a fused kernel over attention in PyTorch's operators, as the length grows.
 
 The operators write and read the whole matrix of scores, seqlen_q x seqlen_k for each head; a fused
 kernel keeps it on the chip (Dao et al., "FlashAttention", arXiv:2205.14135).

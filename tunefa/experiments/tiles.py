@@ -1,4 +1,4 @@
-"""What a tile costs: time and resources over BLOCK_M x BLOCK_N, and why other tiles do not fit.
+"""The cost of a tile: time and resources over BLOCK_M x BLOCK_N, and why other tiles do not fit.
 
 On NPUs the memory of square tiles is compared with an often published formula: see `npu_tiles`.
 """
@@ -114,7 +114,7 @@ def _cell(row: Row | None, letters: dict[str, str]) -> str:
 
 
 def _fitting(name: str, rows: list[Row]) -> Table:
-    """What fits, with the parameters that differ: in columns where they are few, else as words."""
+    """The tiles that fit, with parameters that differ: as columns if they are few, else words."""
     varied = _varied(rows)
     columns = varied if len(varied) <= _MOST_COLUMNS else ["parameters"]
     head = ("tile", "us", "smem\nB", "registers", "spilled\nB", *columns)
@@ -130,7 +130,7 @@ def _fitting(name: str, rows: list[Row]) -> Table:
 
 
 def _need(row: Row, name: str) -> str:
-    """What the compiler reports, or a lower bound."""
+    """The value that the compiler reports, or a lower bound."""
     value = number(row[name])
     return value if row["is_compiled"] else f"≥ {value}"
 
@@ -241,7 +241,7 @@ def _fits(rows: list[Row]) -> list[Row]:
 
 
 def _reason(row: Row) -> str:
-    """Why a cell does not run: a rule, or what the compiler or the check said."""
+    """The reason that a cell does not run: a rule, or what the compiler or the check said."""
     said = " ".join(str(row["reason"]).split()) or row["outcome"]
     words = said if row["outcome"] == "refused" else f"{row['outcome'].replace('_', ' ')}: {said}"
     return words if len(words) <= _MOST_REASON else words[: _MOST_REASON - 1] + "…"

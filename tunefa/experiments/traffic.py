@@ -1,4 +1,4 @@
-"""How many bytes a fused kernel saves between the GPU and its memory.
+"""The bytes that a fused kernel saves between the GPU and its memory.
 
 Bytes are read from hardware counters (Nsight Compute) where this machine gives access to them, and
 else from the IO model; each row says which.

@@ -1,4 +1,4 @@
-"""How busy attention keeps the tensor cores, the units of exp2 and the memory of a GPU.
+"""The shares of a GPU's tensor cores, units of exp2 and memory that attention keeps busy.
 
 Shares come from hardware counters (Nsight Compute) where this machine gives access to them. Else
 they follow from the work and a time: for a measured time, the least time that each unit needs,

@@ -109,7 +109,7 @@ def _check(dropout: float, parallel_config: Any) -> None:
 
 
 def _keys(mask: Tensor, batch: int, keys: int) -> Tensor | None:
-    """Which keys are there, (batch, keys), of a mask that says just that; None for other masks."""
+    """The keys that are there, (batch, keys), of a mask that says just that; else None."""
     if mask.dtype != torch.bool:
         return None
     if mask.dim() == 4 and mask.shape[1:3] == (1, 1):

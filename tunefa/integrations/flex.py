@@ -179,7 +179,7 @@ def _own(record: Record) -> dict[str, int]:
 
 
 class _Factory:
-    """What Inductor's config holds: it gives the choices, and tells that they are tunefa's."""
+    """The content of Inductor's config: it gives the choices, and tells that they are tunefa's."""
 
     def __init__(self, choices: RecordedChoices) -> None:
         self.choices = choices

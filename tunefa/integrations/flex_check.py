@@ -38,11 +38,11 @@ _LEAST_NORM = 1e-30
 
 @dataclass(frozen=True)
 class Judged:
-    """What a check found."""
+    """The result of a check."""
 
     error: float
     reason: str = ""
-    """Why the results are wrong; nothing if they are right."""
+    """The reason that the results are wrong; empty if they are right."""
     is_steady: bool = True
     """Whether a second launch has written the same bits."""
 
@@ -197,7 +197,7 @@ def _blocks(
 
 
 def _why_unlike(mine: Tensor, theirs: Tensor, limit: float) -> str | None:
-    """Why a result is not that of PyTorch's own options, within a limit; None if it is."""
+    """The reason that a result is not that of PyTorch's options, within a limit; None if it is."""
     off = (mine.float() - theirs.float()).norm(dim=-1)
     size = theirs.float().norm(dim=-1)
     overall = float(off.norm() / size.norm().clamp_min(_LEAST_NORM))

@@ -17,7 +17,7 @@ REPOSITORY = "kernels-community/flash-attn2"
 """The hub's name of flash-attn 2."""
 VARIABLE = "LOCAL_KERNELS"
 BACKENDS = ("cuda", "cpu")
-"""What PyTorch may be built for; on the CPU tunefa computes by PyTorch's operators."""
+"""The backends that PyTorch may be built for; on the CPU tunefa computes by PyTorch's operators."""
 SOURCE = '''"""flash-attn 2's functions by tunefa. `tunefa integrate transformers` wrote this."""
 
 from tunefa.integrations.compat import flash_attn_interface

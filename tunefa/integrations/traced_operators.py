@@ -60,7 +60,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "right": ("window_size_right",),
     "softcap": ("softcap",),
 }
-"""What the operators call their arguments."""
+"""The names that the operators give to their arguments."""
 _FORMS = {
     "dropout": ("dropout_p",),
     "a mask": ("attn_mask", "attn_bias"),

@@ -15,7 +15,7 @@ from tunefa.store.traced import Traced
 Returned = TypeVar("Returned")
 CUDA: Any = torch.cuda  # parts of it have no types
 MOST_PENDING = 256
-"""How many calls may wait for the device before their times are asked for."""
+"""The most calls that may wait for the device before their times are asked for."""
 
 
 class Tracer:
@@ -47,7 +47,7 @@ class Tracer:
             self._inside.now = False
 
     def found(self) -> Traced:
-        """What was seen so far."""
+        """The calls that were seen so far."""
         with self._lock:
             self._settle()
             return self._found

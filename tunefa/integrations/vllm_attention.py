@@ -37,7 +37,7 @@ class Prompts:
 
 @dataclass
 class Batch:
-    """What attention needs to know of a batch, for all layers with the same pages.
+    """The data of a batch that attention needs, for all layers with the same pages.
 
     The first `decodes` requests have `decode_queries` new tokens each; seqlens, (decodes,), and
     block_table, (decodes, pages), are theirs. `rows` counts the new tokens of all requests.
@@ -52,8 +52,8 @@ class Batch:
 
 
 class Mask(NamedTuple):
-    """What a layer says of its scores: the number of keys that a query of a layer with a window
-    sees, a soft-cap, a factor, and sinks, (heads,) in fp32."""
+    """The settings of a layer for its scores: the number of keys that a query of a layer with a
+    window sees, a soft-cap, a factor, and sinks, (heads,) in fp32."""
 
     window: int | None
     softcap: float | None

@@ -137,7 +137,7 @@ class TunefaBuilder(AttentionMetadataBuilder):
 
 
 class TunefaBackend(AttentionBackend):
-    """What TUNEFA serves. vLLM asks before it makes layers, and says what does not fit."""
+    """The layers TUNEFA serves. vLLM asks before it makes layers, and says what does not fit."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16", *E4M3_CACHES]
@@ -192,7 +192,7 @@ class TunefaBackend(AttentionBackend):
         use_mm_prefix: bool,
         device_capability: Any,
     ) -> str | None:
-        """Why the parts do not go together; None where they do."""
+        """The reason that the parts do not go together; None where they do."""
         if kv_cache_dtype in E4M3_CACHES and tuple(device_capability) < (8, 9):
             return f"a cache in {kv_cache_dtype} needs compute capability 8.9 or newer"
         return None

@@ -1,4 +1,4 @@
-"""What kernels are checked on: ragged shapes, their tensors, and the reference's verdict.
+"""The cases that kernels are checked on: ragged shapes, their tensors, the reference's verdict.
 
 Outputs are filled with NaN before the launch, so an element that is not written is an error.
 """

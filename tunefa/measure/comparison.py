@@ -1,4 +1,4 @@
-"""How far outputs are from the reference: over all rows, in the worst row, and in the logsumexp.
+"""The distance of outputs from the reference: over all rows, in the worst row, in the logsumexp.
 
 A row is one query of one head. A norm over all rows hides a single wrong row, so each row has a
 limit of its own as well. NaN never passes.
@@ -36,10 +36,10 @@ SUM_ROUNDING = {"bf16": 2**-9, "fp16": 2**-12, "fp32": 5e-6, "e4m3": 1e-2}
 e4m3 the sums of Hopper's tensor cores. Where V is positive and has 16k keys, kernels that start a
 new sum every few hundred keys are up to 6.5e-3 off on an H200, and kernels that do not 0.25."""
 CAPPED_ROUNDING = {"bf16": 0.0, "fp16": 0.0, "fp32": 0.0, "e4m3": 2**-5}
-"""What a soft-cap adds to SUM_ROUNDING. Many scores are near the cap, so that many probabilities
-are nearly equal, and are rounded alike: by up to half of the 2^-4 between e4m3 numbers below 1. On
-an H200 such rows of positive V are up to 4.5e-2 off. In the other dtypes this is within the
-margin."""
+"""The error that a soft-cap adds to SUM_ROUNDING. Many scores are near the cap, so that many
+probabilities are nearly equal, and are rounded alike: by up to half of the 2^-4 between e4m3
+numbers below 1. On an H200 such rows of positive V are up to 4.5e-2 off. In the other dtypes this
+is within the margin."""
 SCORE_ROUNDING = {"bf16": 2**-20, "fp16": 2**-20, "fp32": 2**-20, "e4m3": 2**-11}
 """Error of a score, relative to its size: sums in fp32, or in about 14 bits for e4m3
 (DeepSeek-V3, arXiv:2412.19437, section 3.5.2). A probability has it as its relative error."""
@@ -140,7 +140,7 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """Why the comparison failed, in one sentence: the reason of a trial that is `wrong`."""
+        """The reason, in one sentence, that the comparison failed and the trial is `wrong`."""
         if self.strayed:
             return f"it writes to memory outside of its outputs on {self.workload}"
         if not self.repeatable:

@@ -76,7 +76,7 @@ class Contest:
     mode: Mode
     scores: Mapping[str, Score]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why the other contestants have no score, in one sentence each."""
+    """The reasons that the other contestants have no score, in one sentence each."""
     device: Mapping[str, Any] = field(default_factory=dict)
     """The state of the device meanwhile: `Monitor.summary`."""
 

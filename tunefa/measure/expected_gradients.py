@@ -1,4 +1,4 @@
-"""How far gradients are from the reference: over all rows, and in the worst row."""
+"""The distance of gradients from the reference: over all rows, and in the worst row."""
 
 from __future__ import annotations
 

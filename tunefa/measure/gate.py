@@ -43,13 +43,13 @@ class Probe:
     shape: Workload
     kind: Kind
     tensors: tuple[Any, ...]
-    """What a kernel is launched on, as `check.tensors` makes them."""
+    """The tensors that a kernel is launched on, as `check.tensors` makes them."""
     memories: tuple[Tensor, ...]
     """The memory of inputs and outputs, with what surrounds them."""
     sums: tuple[Tensor, ...]
     """The checksums of the memory of inputs."""
     expected: Any
-    """What the reference wrote, a `tunefa.measure.ops.Reference`."""
+    """The results of the reference, a `tunefa.measure.ops.Reference`."""
 
     @classmethod
     def of(

@@ -127,7 +127,7 @@ class _Dense:
 
     @property
     def spreads(self) -> Three:
-        """How far the rounding moves each row of (dq, dk, dv); known after `grads`."""
+        """The distance by which rounding moves each row of (dq, dk, dv); known after `grads`."""
         of_q, of_k, of_v = (each.sqrt() for each in self._squares)
         scale = self._inputs.scale
         return of_q * scale, of_k * scale, of_v

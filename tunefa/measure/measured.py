@@ -35,7 +35,7 @@ RACE_LIMIT_S = 120.0
 RACE_MARGIN_S = 20.0
 """A race ends so long before RACE_LIMIT_S, after twelve rounds at least; another may follow."""
 GRACE_S = 3.0
-"""How far beyond the end of a search a config on the device may run; most take 0.2 s."""
+"""The seconds beyond the end of a search that a config on the device may run; most take 0.2 s."""
 _AHEAD = 2
 """The configs that the bench's process has at a time: it begins with the second one as soon as the
 first has ended, while this process learns that. A config takes 25 to 40 ms on an H100, and with one
@@ -47,7 +47,7 @@ _Task = tuple[tuple[str, str, str], Mode]
 
 @dataclass(frozen=True)
 class LostProcess:
-    """How a process ended that did not return."""
+    """The end of a process that did not return."""
 
     outcome: Outcome
     reason: str

@@ -70,7 +70,7 @@ class Monitor:
 
     @property
     def disturbance(self) -> str | None:
-        """Why the times of this period cannot be trusted; None if nothing disturbed them."""
+        """The reason that the times of this period cannot be trusted; None without disturbance."""
         found = [name for bit, name in _DISTURBANCES.items() if self.reasons & bit]
         if self.other_processes > 0:
             found.append(f"{self.other_processes} other process(es) on the device")

@@ -31,7 +31,7 @@ class Objective(Protocol):
     """Evaluates configs of one kernel for one workload. A context manager."""
 
     width: int
-    """How many configs should be in progress at once."""
+    """The number of configs that should be in progress at once."""
     reserve_s: float
     """Seconds that `race` rarely exceeds."""
 

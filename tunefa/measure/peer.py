@@ -43,7 +43,7 @@ class Peer:
     package: str = "torch"
     """The package that has the module, as pip knows it."""
     backward: Literal["ordered", "unordered"] | None = None
-    """How its backward pass adds: `ordered` where it can be deterministic, that is equal to the
+    """The way its backward pass adds: `ordered` where it can be deterministic, that is equal to the
     last bit in every run. None where it has no backward pass, or none that is called here."""
 
     def why_absent(self) -> str | None:

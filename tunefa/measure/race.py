@@ -98,7 +98,7 @@ class Race:
                 self.dropped[racer] = len(self.samples_us)
 
     def difference(self, racer: int, reference: int, confidence: float = CONFIDENCE) -> Interval:
-        """How much slower `racer` is than `reference`, from the rounds that timed both."""
+        """The slowdown of `racer` against `reference`, from the rounds that timed both."""
         rounds = np.array(self.samples_us)
         ratios = np.log(rounds[:, racer] / rounds[:, reference])
         return interval(ratios[~np.isnan(ratios)], confidence)
@@ -160,7 +160,7 @@ class Decision:
     why: str
     """One sentence."""
     gain: Interval | None
-    """How much slower the default is than the winner; None if there is no default, or it won."""
+    """The slowdown of the default against the winner; None if there is no default, or it won."""
     noise_floor: float
     runner_up: int | None
     """The best of the other racers, by median."""

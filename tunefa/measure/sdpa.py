@@ -30,7 +30,7 @@ class Part(NamedTuple):
     is_causal: bool = False
     """Whether row i of the part sees the keys up to i of the part, aligned to the top left."""
     seen: Tensor | None = None
-    """Which keys a row sees: (rows, keys), bool; None for all, or where `is_causal` says it."""
+    """The keys that a row sees: (rows, keys), bool; None for all, or where `is_causal` says it."""
 
 
 def write(inputs: AttentionInputs, out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How much of an NPU's memories square tiles need: by an often published formula, by the compiler.
+"""The memory of an NPU that square tiles need: by an often published formula, by the compiler.
 
 The formula counts five tensors of tile x head_dim in 16 bits, 2 * 5 * tile * head_dim bytes, all in
 the unified buffer (UB). The figures that are often printed beside it (20.5, 41.0, 81.9 and 163.8 kB
@@ -37,7 +37,7 @@ class Tile:
     fits: bool
     """Whether the compiler says that it fits."""
     reason: str
-    """Why it does not fit; empty if it does."""
+    """The reason that it does not fit; empty if it does."""
     ub_bytes: int | None
     """The bytes that the compiler plans in the UB of one vector core, or would need there."""
     l1_bytes: int | None

@@ -55,7 +55,7 @@ class Replay:
 
 
 class _Step:
-    """What surrounds a launch in a step: data that fill the cache, and two small kernels."""
+    """The work around a launch in a step: data that fill the cache, and two small kernels."""
 
     def __init__(self, flush: Any) -> None:
         import torch
@@ -198,7 +198,7 @@ AnyStopwatch = Stopwatch | HostStopwatch
 
 
 def added_us(launch: BoundLaunch, device_us: float) -> float:
-    """What a prepared launch added to a time on the device in which kernels beside it ran, too."""
+    """The time that a prepared launch added to a device time of it and kernels beside it."""
     if not isinstance(launch, Replay):
         return device_us
     return max(device_us - launch.beside_us, RESOLUTION_US)

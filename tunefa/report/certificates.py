@@ -51,7 +51,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a record says of its race."""
+    """The facts of a record's race."""
 
     workload: str
     decision: str

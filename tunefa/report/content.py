@@ -46,7 +46,7 @@ class Content:
     failures: Sequence[FailureCount] = ()
     experiments: Sequence[Document] = ()
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What was left out and why, by `STORE`, `JOURNALS` and `EXPERIMENTS`."""
+    """Notes on what was left out and why, by `STORE`, `JOURNALS` and `EXPERIMENTS`."""
     made: str = field(default_factory=lambda: datetime.now(timezone.utc).date().isoformat())
     version: str = __version__
 

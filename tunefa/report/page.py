@@ -33,7 +33,7 @@ _LONG = 64
 _PIXELS = 96
 """Pixels of an inch in CSS."""
 _MOST, _LEAST = 1.1, 0.8
-"""How large a plot may be shown, and how small before it scrolls: its text must stay readable."""
+"""The largest scale of a plot, and the smallest before it scrolls: its text must stay readable."""
 
 
 def sections(content: Content) -> list[Section]:

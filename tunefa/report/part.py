@@ -16,9 +16,9 @@ class Plot:
 
     draw: Draw
     label: str
-    """What it shows, for readers who do not see it."""
+    """A description of the plot, for readers who do not see it."""
     caption: str
-    """How to read it."""
+    """The words on how to read it."""
     size: tuple[float, float] = (9.0, 4.2)
     """Width and height in inches; a text of 10 points is as large as the page's at 9 inches."""
 
@@ -32,7 +32,7 @@ Block = Table | Plot | str
 
 @dataclass(frozen=True)
 class Part:
-    """What belongs together in a section, under a title of its own."""
+    """Blocks that belong together in a section, under a title of their own."""
 
     title: str
     blocks: Sequence[Block]
@@ -46,12 +46,12 @@ class Section:
     """Its anchor."""
     title: str
     about: str
-    """What it shows, and how to read it."""
+    """The words on what it shows, and on how to read it."""
     parts: Sequence[Part] = ()
     empty: str = ""
-    """Why it has no parts, and which command makes some."""
+    """The reason that it has no parts, and the command that makes some."""
     remarks: Sequence[str] = ()
-    """What was left out, and why."""
+    """Notes on what was left out, and why."""
 
 
 _LABEL = 60

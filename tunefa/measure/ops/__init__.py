@@ -1,4 +1,4 @@
-"""What is measured and checked for each op: its tensors, its inputs, its reference.
+"""The tensors, the inputs and the reference with which each op is measured and checked.
 
 An op is a module in this folder, found by its file name, which is `Workload.op`. It has
 
