@@ -97,7 +97,7 @@ def searched(chip: str, target: Target, head_dim: int) -> dict[str, Any] | None:
 
 
 def occupancy(chip: str, warps: int) -> dict[str, Any] | None:
-    """How many CTAs of the example's tile an SM holds, at head_dim 64."""
+    """The CTAs of the example's tile that an SM holds, at head_dim 64."""
     config = ",".join(f"{name}={value}" for name, value in {**EXAMPLE, "num_warps": warps}.items())
     asked = ["--arch", chip, "-w", workload(Target.named(chip), 64), "-c", config]
     found = command("explain", *asked, "--kernel", "attention_fwd_triton")
@@ -215,7 +215,7 @@ def _remark(arch: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _example(found: dict[str, Any]) -> list[str]:
-    """Why a tile that shared memory would hold twice may still run once."""
+    """The reason that a tile that shared memory would hold twice may still run once."""
     chip = found.get("a100", {})
     rows = [row for row in chip.get("example", []) if row]
     if not rows:

@@ -40,7 +40,7 @@ ROW = 20
 
 @dataclass
 class Compared:
-    """What was found."""
+    """The results of the comparison."""
 
     workloads: int = 0
     same: int = 0

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCKED = ("triton", "cuda", "optuna")
-"""What a process with a bundle cannot import; `cuda` has NVRTC's bindings."""
+"""The modules that a process with a bundle cannot import; `cuda` has NVRTC's bindings."""
 WORKLOADS = {
     "forward": "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal",
     "backward": "bwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal",

@@ -38,7 +38,7 @@ CASES = 300
 HEAD_DIMS = (64, 128, 256, 40, 80, 96, 192)
 """Each is another binary, which takes seconds to compile."""
 LIMIT = 1.5
-"""What tunefa's error may be of the other one."""
+"""The largest ratio of tunefa's error to the other one."""
 PEER = "attention_bwd_fa2"
 
 

@@ -123,7 +123,7 @@ def points(task: str, model: Any, given: argparse.Namespace) -> list[Point]:
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """How far results are apart, relative to the second."""
+    """The distance of results, relative to the second."""
     found = (one.double() - other.double()).norm() / other.double().norm()
     return float(f"{float(found):.2e}")
 

@@ -89,7 +89,7 @@ def by_device(row: Row) -> str:
 
 
 def data_table(rows: Iterable[Row]) -> str:
-    """How much was measured of each kernel on each device."""
+    """The number of measurements of each kernel on each device."""
     counts: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         counts.setdefault((row.case.kernel.name, row.case.device.name), []).append(row)

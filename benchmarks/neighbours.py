@@ -74,7 +74,7 @@ class Regret:
 
     workload: str
     why: str
-    """Why the config was chosen."""
+    """The reason that the config was chosen."""
     chosen: str
     """The kernel of the choice."""
     found: str
@@ -88,7 +88,7 @@ class Regret:
 
     @property
     def excess(self) -> float:
-        """How much slower the choice is; 0.02 means 2 %."""
+        """The relative excess time of the choice; 0.02 means 2 %."""
         return self.chosen_us / self.found_us - 1.0
 
 

@@ -130,7 +130,7 @@ class LaunchClock:
 
     def __init__(self) -> None:
         self.first = 0.0
-        """When the first kernel since `start` was launched; 0 for none."""
+        """The time when the first kernel since `start` was launched; 0 for none."""
         libcuda = driver.load()
         launch = libcuda.launch
 

@@ -46,7 +46,7 @@ Make = Callable[[Case, int | None, Workers | None, Workers | None], Objective]
 
 
 def by_kernel(folders: Sequence[Path] = (FOLDER, SAMPLED)) -> dict[tuple[str, str], Choices]:
-    """What the landscapes in these folders hold, by kernel and device."""
+    """The content of the landscapes in these folders, by kernel and device."""
     groups: dict[tuple[str, str], list[landscape.Landscape]] = {}
     for path in sorted(file for folder in folders for file in folder.glob("*.jsonl.xz")):
         found = landscape.load(path)

@@ -67,9 +67,9 @@ class Reading:
     device: float
     plans: int = 0
     malloc: float = 0.0
-    """What malloc has handed out, in MB, see `benchmarks.host_memory`."""
+    """The memory that malloc has handed out, in MB, see `benchmarks.host_memory`."""
     blocks: int = 0
-    """How many blocks Python has handed out."""
+    """The number of blocks that Python has handed out."""
 
     @classmethod
     def now(cls) -> Reading:
@@ -96,8 +96,8 @@ class Reading:
 
 
 def growth(readings: Sequence[Reading], filling: int = FILLING) -> Reading:
-    """How much all has grown since the warm-up: the maximum of the second half of the readings,
-    minus that of the first half. The warm-up has at least `filling` rounds.
+    """The growth of all since the warm-up: the maximum of the second half of the readings, minus
+    that of the first half. The warm-up has at least `filling` rounds.
 
     Raises ValueError if there are too few readings.
     """

@@ -1,4 +1,4 @@
-"""Which binaries `benchmarks.soak` needs, so that all cores can compile them before its rounds."""
+"""The binaries that `benchmarks.soak` needs, for all cores to compile before its rounds."""
 
 from __future__ import annotations
 

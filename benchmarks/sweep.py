@@ -1,4 +1,4 @@
-"""What a sweep saves by spending its budget where the most is expected, on recorded landscapes.
+"""The savings of a sweep that spends its budget where most is expected, on recorded landscapes.
 
     python -m benchmarks.sweep
 
@@ -67,7 +67,7 @@ class Item:
 
     @functools.cached_property
     def promise(self) -> float:
-        """What the cost model promises of its best config, relative to the default."""
+        """The gain that the cost model promises of its best config, relative to the default."""
         found, name = self.course.landscape, self.course.landscape.kernels[0]
         case = Case(kernels.load(name), found.workload, found.target)
         (default,) = by_model(None, case, [self.course.default_config or case.default()], [None])
@@ -170,7 +170,7 @@ class Row:
     saved: tuple[float, ...]
     equal: float
     best: float
-    """What could be saved."""
+    """The time that could be saved."""
 
 
 def row(courses: Sequence[Course], seed: int) -> Row:

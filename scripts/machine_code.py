@@ -53,7 +53,7 @@ WORKLOADS = (
     "matmul_m1000_n3000_k500_fp32_nt",
 )
 RANDOM_CONFIGS = 4
-"""How many random configs are compiled for each workload, beside the default."""
+"""The number of random configs that are compiled for each workload, beside the default."""
 
 
 def digest(case: Case, config: dict[str, Any]) -> str:

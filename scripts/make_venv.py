@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
-"""This file is written last. It holds the folder that the environment was made for."""
+"""The file that is written last. It holds the folder that the environment was made for."""
 
 OLDEST_TORCH = (2, 8)
 OLDEST_TRITON, NEWEST_TRITON = (3, 6), (3, 9)
@@ -109,7 +109,7 @@ def probe() -> Torch | None:
 
 
 def unfit(torch: Torch) -> str:
-    """Why tunefa cannot run with this torch; empty if it can."""
+    """The reason that tunefa cannot run with this torch; empty if it can."""
     if release(torch.version) < OLDEST_TORCH:
         return f"it is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     for requirement in torch.requires:

@@ -25,13 +25,13 @@ from tunefa.spec.space import Parameter
 from tunefa.spec.trial import Config, Trial, identity
 
 TIME_KEYS = ("compilation", "runtimes", "validation")
-"""What an evaluation costs, in T4's words: the time of the strategy itself is left out, as it
-depends on the machine of the replay."""
+"""The parts of an evaluation's cost, in T4's words: the time of the strategy itself is left out, as
+it depends on the machine of the replay."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was recorded of one config. All times are in ms."""
+    """The record of one config. All times are in ms."""
 
     config: Config
     time_ms: float | None
@@ -77,7 +77,7 @@ class Space:
 
     @cached_property
     def excess(self) -> Mapping[tuple[object, ...], float]:
-        """How much slower than the best each right config is."""
+        """The relative excess time of each right config over the best."""
         times = {key: e.time_ms for key, e in self.by_identity.items() if e.time_ms is not None}
         best = min(times.values(), default=1.0)
         return {key: time / best - 1.0 for key, time in times.items()}

@@ -27,7 +27,7 @@ class LandscapeFacts:
     landscape: str
     configs: int
     within: tuple[int, ...]
-    """How many configs are within each target."""
+    """The number of configs within each target."""
     first_pick: float
     """The excess of the config with the least predicted time, before any is compiled."""
     default: float

@@ -28,7 +28,7 @@ from tunefa.store.landscape import Landscape
 from tunefa.store.results import Store
 
 TARGETS = (0.05, 0.02, 0.01)
-"""How much slower than the landscape's best config a config may be, from far to close."""
+"""The relative excess times that a config may have over the landscape's best, from far to close."""
 LIMIT = 400
 """Evaluations after which a run is given up."""
 SLOW = {"gp": 50}
@@ -47,7 +47,7 @@ class Replayed(Protocol):
 
     @property
     def excess(self) -> Mapping[tuple[object, ...], float]:
-        """How much slower than the best each right config is, by identity."""
+        """The relative excess time of each right config over the best, by identity."""
 
     def trial(self, config: Config) -> Trial:
         """Returns what was recorded of a config."""
@@ -83,7 +83,7 @@ class Course:
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:
-        """How much slower than the best each right config is, by identity."""
+        """The relative excess time of each right config over the best, by identity."""
         return self.landscape.excess(self.landscape.kernels[0])
 
     def trial(self, config: Config) -> Trial:

@@ -63,7 +63,8 @@ class Scale:
         return int(first), int(last), float(start_s), float(end_s)
 
     def curves(self, runs: Runs) -> tuple[Any, ...]:
-        """What the package aggregates: random search, each strategy's curve, and the moments."""
+        """The inputs that the package aggregates: random search, strategies' curves, and
+        moments."""
         first, last, start_s, end_s = self.cutoffs
         curves = [self._curve(name, entries) for name, entries in runs.items()]
         moments = np.linspace(start_s, end_s, MOMENTS)

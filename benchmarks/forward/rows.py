@@ -36,7 +36,7 @@ class Row:
     tflops: dict[str, float]
     """TFLOP/s by contestant."""
     left_out: dict[str, str]
-    """Why the other contestants are left out."""
+    """The reasons that the other contestants are left out."""
     chosen: dict[str, Any]
     """The kernel and the config that tunefa ran, and why."""
     device: dict[str, Any]

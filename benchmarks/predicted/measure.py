@@ -167,7 +167,7 @@ def _roles(
 
 
 def compared(race: Race) -> list[Interval]:
-    """How much slower each racer is than the best, without the second name of the first one.
+    """The relative excess time of each racer over the best, without the first one's second name.
 
     The best is the one that the others are slower than in the median of their rounds. It is one of
     those that were not dropped, as a racer that was dropped ran at the beginning only.

@@ -80,7 +80,7 @@ class Racer:
     spread: float
     """The interquartile range of its times, relative to the median."""
     excess: float
-    """How much slower it is than the best of the race, in the median over the rounds; 0.02 is
+    """The relative excess time over the best of the race, in the median over the rounds; 0.02 is
     2 %."""
     low: float
     """The lower end of the 95 % interval of the excess."""
@@ -94,7 +94,7 @@ class Measurement:
     prediction: Prediction
     racers: list[Racer]
     left_out: dict[str, str]
-    """Why a role is not in the race."""
+    """The reasons that roles are not in the race."""
     search: dict[str, Any]
     """The budget of the measured search, and what it used."""
     race: dict[str, Any]

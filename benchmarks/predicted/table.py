@@ -78,13 +78,13 @@ def _cells(each: Measurement) -> list[str]:
 
 
 def over_best(each: Measurement) -> float | None:
-    """How much slower the predicted winner is than the best of the race; None without a race."""
+    """The relative excess time of the predicted winner over the best; None without a race."""
     racer = each.racer("predicted")
     return None if racer is None else racer.excess
 
 
 def over_default(each: Measurement) -> float | None:
-    """How much slower the predicted winner is than the default; None if one did not race."""
+    """The relative excess time of the predicted winner over the default; None without both."""
     winner, default = each.racer("predicted"), each.racer("default")
     if winner is None or default is None:
         return None

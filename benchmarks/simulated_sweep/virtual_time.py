@@ -69,7 +69,7 @@ class VirtualTime:
                 seen = None
 
     def _ran(self) -> list[bytes] | None:
-        """How long each other thread has run so far; None if one runs now."""
+        """The time that each other thread has run so far; None if one runs now."""
         found = []
         for name in os.listdir("/proc/self/task"):
             if int(name) == self._own:
