@@ -1,4 +1,4 @@
-"""What holds for every test: no user's store is touched, and no GPU is taken for granted."""
+"""Fixtures for every test: no user's store is touched, and no GPU is taken for granted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def same_inputs_in_every_run() -> None:
 
 @pytest.fixture
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a search of made-up times would otherwise spend most of its time on.
+    """Skips waits for the disk, which would take most of the time of a search of made-up times.
 
     No file of such a test must survive a power failure, and Optuna waits for the disk a dozen times
     a trial.

@@ -27,7 +27,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"\b(?:python -m (benchmarks[\w.]*)|(tunefa(?:\.[a-z]\w*)+))")
 _PARAMETER = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9]\b")
 _EXAMPLE = re.compile(r"\bmy_")
-"""How a name begins that a reader is to replace with a name of his own."""
+"""The beginning of a name that a reader is to replace with a name of his own."""
 
 
 def code(page: Path) -> Iterator[str]:
@@ -47,7 +47,7 @@ def missing_paths(text: str) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What links may name in a page: its headings, as GitHub spells them."""
+    """The anchors that links may name in a page: its headings, as GitHub spells them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
 
@@ -66,7 +66,7 @@ def broken_links(page: Path) -> list[str]:
 
 
 def mistakes(line: str) -> list[str]:
-    """What is wrong with a line of code that calls tunefa: its command, or an option of it."""
+    """The mistakes in a line of code that calls tunefa: its command, or an option of it."""
     words = shlex.split(line, comments=True)
     command: click.Command | None = main
     for index, word in enumerate(words[1:], start=1):

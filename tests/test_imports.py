@@ -1,4 +1,4 @@
-"""What tunefa imports: in the order of its packages, no circles, nothing heavy at the start."""
+"""The imports of tunefa: in the order of its packages, no circles, nothing heavy at the start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = (
 APART = {("runtime", "search"), ("runtime", "sweep")}
 """Pairs of packages of which the first must not import from the second either."""
 TOP = ("__init__", "__main__")
-"""What gives users the package, and its command line."""
+"""The modules that give users the package, and its command line."""
 LIGHT = ("spec", "store")
 """Packages that import neither torch nor triton."""
 HEAVY = {"torch", "triton", "optuna", "numpy"}
@@ -78,7 +78,7 @@ def called(node: ast.Call) -> str:
 
 
 def loaded(module: str, argument: ast.expr) -> list[str]:
-    """What `import_module` may load: of f"{__name__}.{name}" every module in that folder."""
+    """The modules `import_module` may load: of f"{__name__}.{name}" all in that folder."""
     if isinstance(argument, ast.Constant):
         return [str(argument.value)]
     if not isinstance(argument, ast.JoinedStr):  # names in a table, which are checked as text

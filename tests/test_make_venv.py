@@ -1,4 +1,4 @@
-"""What `make` decides about the torch of the machine it runs on, and what `make search` runs."""
+"""The decisions of `make` about its machine's torch, and what `make search` runs."""
 
 from __future__ import annotations
 

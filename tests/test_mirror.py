@@ -50,7 +50,7 @@ OF_THE_TREE = {
     "sizes",
     "words",
 }
-"""What tests/test_<name>.py holds of the whole tree, or tests of scripts/."""
+"""The names of tests/test_<name>.py that are about the whole tree, or about scripts/."""
 
 
 @functools.cache
@@ -116,7 +116,7 @@ def test_every_file_of_tests_has_a_module() -> None:
 
 
 def test_tests_take_nothing_from_each_other() -> None:
-    """What two of them need lies in tests/support or a conftest.py."""
+    """The code that two of them need lies in tests/support or a conftest.py."""
     for path in sorted(TESTS.rglob("*.py")):
         for node in statements(path.read_text(encoding="utf-8")):
             if not isinstance(node, ast.Import | ast.ImportFrom):

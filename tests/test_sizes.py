@@ -1,4 +1,4 @@
-"""How long files and functions may be: what is longer is two things."""
+"""The length of files and functions: what is longer is two things."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cuda_functions(text: str) -> Iterator[tuple[str, int]]:
 
 
 def test_no_file_is_too_long() -> None:
-    """What is over is two things in one file."""
+    """A file that is over is two things in one."""
     long = []
     for path in sources():
         most = KERNEL_LINES if path.parts[0] == "kernels" else PYTHON_LINES

@@ -62,7 +62,7 @@ INSTEAD = {
     "Outlook": "StoppingRule",
     "room": "RESCALE_THRESHOLD",
 }
-"""What a name must not be, and what the field calls it."""
+"""The names that must not be, and what the field calls them."""
 ALLOWED = {
     "window": {
         "tunefa/runtime/*": "the parameter of flash_attention, which both sides or one make",

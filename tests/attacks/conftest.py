@@ -1,4 +1,4 @@
-"""Which attacks run when, and searches that are attacked."""
+"""The attacks that run when they are asked for, and searches that are attacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many calls a graph of the benchmarks has."""
+"""The number of calls in a graph of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tunefa doctor says of TUNEFA_FROZEN."""
+"""The words of tunefa doctor on TUNEFA_FROZEN."""
 
 from __future__ import annotations
 

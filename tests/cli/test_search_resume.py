@@ -79,7 +79,7 @@ def killed(command: list[str], home: Path, trials: int) -> Path:
 
 
 def identities(path: Path) -> Counter[tuple[object, ...]]:
-    """How often each config is in a journal, a line of the final check not counted."""
+    """The number of times each config is in a journal, a line of the final check not counted."""
     return Counter(identity(t.config) for _, t in journal.read(path) if t.error is None)
 
 

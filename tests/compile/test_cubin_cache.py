@@ -26,7 +26,7 @@ def kernel(own_kernels: OwnKernels, request: pytest.FixtureRequest) -> Kernel:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What NVRTC was asked to compile."""
+    """The arguments of each compile by NVRTC."""
     seen: list[Any] = []
     compile = nvrtc.compile
 

@@ -266,7 +266,7 @@ def test_what_the_gate_runs_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> 
     compiled: list[str] = []
 
     class Language:
-        """Whose binaries depend on whether lengths differ."""
+        """A language whose binaries depend on whether lengths differ."""
 
         @staticmethod
         def compile(case: Case, *rest: Any) -> Compiled:

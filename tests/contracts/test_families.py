@@ -1,4 +1,4 @@
-"""What the runtime relies on where calls of one family differ in batch and lengths only."""
+"""The facts that the runtime relies on where a family's calls differ in batch and lengths only."""
 
 from __future__ import annotations
 

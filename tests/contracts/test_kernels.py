@@ -1,4 +1,4 @@
-"""What every kernel in `kernels/` and every space in `search_spaces/` must hold."""
+"""The contract of every kernel in `kernels/` and every space in `search_spaces/`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_it_serves_something_somewhere_and_says_why_not_elsewhere(kernel: Kernel
 
 @pytest.fixture(scope="module")
 def interpreted() -> list[dict[str, Any]]:
-    """What became of each case of tests/support/interpreter.py, in their order."""
+    """The outcome of each case of tests/support/interpreter.py, in their order."""
     for kernel in INTERPRETED:
         if reason := languages.load(kernel.language).why_no_interpreter():
             pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""What every file in `results/` must hold: the runtime loads them on users' machines."""
+"""The contract of every file in `results/`: the runtime loads them on users' machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def wrong(record: Record) -> str | None:
-    """Why a record cannot be shipped, or None."""
+    """The reason that a record cannot be shipped, or None."""
     if record.objective != "measured" or record.device is None:
         return "shipped results are measured"
     if record.kernel not in kernels.names():

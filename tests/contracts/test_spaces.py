@@ -1,4 +1,4 @@
-"""What users read of every space in `search_spaces/`."""
+"""The words that users read of every space in `search_spaces/`."""
 
 from __future__ import annotations
 

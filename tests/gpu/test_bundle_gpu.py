@@ -36,7 +36,7 @@ FIRST_CALL_MS = 50.0
 
 
 def here() -> Target:
-    """This machine's device."""
+    """The device of this machine."""
     seen = torch.cuda.get_device_properties(0)
     capability = seen.major, seen.minor
     return Target.seen(seen.name, capability, seen.multi_processor_count)
@@ -55,7 +55,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def calls(bundle: Path, home: Path, *words: str) -> dict[str, dict[str, Any]]:
-    """What a process with a bundle says of its calls, by their names."""
+    """The report of a process with a bundle on its calls, by their names."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.bundled_process", str(bundle), *words],
         cwd=TREE, env=environment(home), capture_output=True, text=True, timeout=300,

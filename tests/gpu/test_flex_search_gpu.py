@@ -68,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def records(home: Path) -> list[Record]:
-    """What a search finds."""
+    """The records that a search finds."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TUNEFA_HOME", str(home))
         patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "inductor"))

@@ -80,8 +80,8 @@ def test_random_problems_with_fast_sums(head_dim: int, mask: str) -> None:
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 192, 256])
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_sums_over_many_keys_lose_nothing(head_dim: int, mask: str) -> None:
-    """Where all values are positive, so that sums grow and nothing that is cut off cancels: what
-    rounds p then cancels instead. One sum over all keys would be 0.25 off."""
+    """All values are positive, so that sums grow and nothing that is cut off cancels: what rounds p
+    then cancels instead. One sum over all keys would be 0.25 off."""
     workload = Workload.parse(f"h2_q512_k16384_d{head_dim}_e4m3_{mask}")
     serving = served(workload)
     if not serving:

@@ -38,7 +38,7 @@ CASES = 300
 CONFIGS = 12
 """Random configs of a workload; a binary takes seconds to compile."""
 CALLS = 80
-"""How many of the random problems run through the public function, each way."""
+"""The number of the random problems that run through the public function, each way."""
 RAGGED: Lengths = (
     (64, 64), (0, 9), (1, 700), (300, 300), (7, 0), (129, 1000), (0, 0), (50, 20), (1, 1),
     (16, 2000),

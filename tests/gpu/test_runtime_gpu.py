@@ -80,7 +80,7 @@ def error(made: Tensor, right: Tensor) -> float:
 
 
 def fill_free_memory_with_nan() -> None:
-    """What is allocated next holds NaN: an element that no kernel writes shows."""
+    """Fills memory that is allocated next with NaN: an element that no kernel writes shows."""
     pieces = [torch.full((2**20 * size,), math.nan, device="cuda") for size in (1, 1, 2, 4, 8, 16)]
     pieces += [torch.full((2**size,), math.nan, device="cuda") for size in range(5, 19)]
     del pieces

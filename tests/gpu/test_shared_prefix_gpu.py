@@ -30,7 +30,7 @@ KINDS: list[dict[str, Any]] = [
     {"group": 2, "seqlen_q": 16, "head_dim": 128, "head_dim_v": 128, "heads_kv": 8},
     {"group": 16, "head_dim": 80, "head_dim_v": 80, "softcap": True, "page_size": 48},
 ]
-"""What binaries depend on: problems of a kind share theirs."""
+"""The properties that binaries depend on: problems of a kind share theirs."""
 
 
 def workloads() -> Iterator[Workload]:

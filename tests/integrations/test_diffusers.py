@@ -78,7 +78,7 @@ def loud(model: Any) -> Any:
 
 
 def both(model: Any, function: Callable[[], Any]) -> tuple[Any, Any]:
-    """What a function returns with Diffusers' native backend, and with tunefa's."""
+    """The results of a function with Diffusers' native backend, and with tunefa's."""
     model.set_attention_backend("native")
     right = function()
     model.set_attention_backend("tunefa")

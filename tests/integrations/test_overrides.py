@@ -16,7 +16,7 @@ NAME = "aten::mm"
 
 @pytest.fixture
 def said() -> list[str]:
-    """What layers and PyTorch did, in the sequence in which they did it."""
+    """The actions of layers and PyTorch, in their sequence."""
     return []
 
 

@@ -26,7 +26,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, pytorch_calls: list[str]) -> Iterator
 
 
 def both(run: Any, calls: list[str], count: int = 0) -> tuple[Any, Any]:
-    """What PyTorch's stand-ins return, and what tunefa does, which leaves `count` calls to them."""
+    """The results of PyTorch's stand-ins, and of tunefa, which leaves `count` calls to them."""
     right = run()
     overrides = sdpa.Overrides("CPU")
     calls.clear()

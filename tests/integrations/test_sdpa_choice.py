@@ -1,4 +1,4 @@
-"""Which calls tunefa computes: records, measured defaults, the model's word, and short kernels."""
+"""The calls that tunefa computes: records, measured defaults, the model's word, short kernels."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_program_that_fails_ends_the_trace(tmp_path: Path) -> None:
 
 
 NESTED = ("A+ A- T+ T-", "A+ T+ A- T-", "A+ T+ T- A-", "T+ A+ A- T-", "T+ A+ T- A-", "T+ T- A+ A-")
-"""How an activation (A) and a trace (T) may begin (+) and end (-)."""
+"""The sequences in which an activation (A) and a trace (T) may begin (+) and end (-)."""
 
 
 @pytest.mark.parametrize("events", NESTED)

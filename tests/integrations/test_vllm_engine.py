@@ -23,7 +23,7 @@ ENTRY = "[vllm.general_plugins]\ntunefa = tunefa.integrations.vllm:register\n"
 
 
 def generated(name: str, backend: str, folder: Path) -> Any:
-    """What the engine prints, in a process of its own where tunefa is installed as a plugin."""
+    """The output of the engine, in a process of its own where tunefa is installed as a plugin."""
     info = folder / "site" / "tunefa_plugin_under_test-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tunefa-under-test\nVersion: 0\n")

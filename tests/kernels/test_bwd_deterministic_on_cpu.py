@@ -60,7 +60,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h4_q260_k390_d64_bf16_causal", {"PERSISTENT": 1, "DQ_WARPGROUP": 1, "ZERO_DQ": 0}),
 ]
 RESIDENT = (1, 3, 64)
-"""How many CTAs run at the same time."""
+"""The numbers of CTAs that run at the same time."""
 
 
 def workload_of(text: str, config: dict[str, int]) -> Workload:

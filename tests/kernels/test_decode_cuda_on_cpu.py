@@ -62,7 +62,7 @@ def made(text: str) -> tuple[Workload, tuple[Any, ...]]:
 def test_rows_are_right_in_the_same_bits_on_every_device(
     text: str, changes: dict[str, int], tmp_path: Path
 ) -> None:
-    """How many SMs there are decides how high splits are, and which CTA has which. One SM has all
+    """The number of SMs decides how high splits are, and which CTA has which. One SM has all
     splits, so that the copying warp runs far ahead where it comes first."""
     (workload, tensors), config = made(text), {**SMALL, **changes}
     assert KERNEL.why_not(workload, SM90) is None

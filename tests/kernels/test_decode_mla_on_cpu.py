@@ -139,7 +139,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("what", "pattern"), MISTAKES, ids=[what for what, _ in MISTAKES])
 def test_the_cpu_finds_mistakes(what: str, pattern: str, tmp_path: Path) -> None:
-    """What a wait or a fence guards is wrong in some mode, or the launch fails."""
+    """The data that a wait or a fence guards is wrong in some mode, or the launch fails."""
     workload, config = of("b4_h65_k300_d320_dv256_fp16", {})
 
     def change(source: str) -> str:

@@ -1,4 +1,4 @@
-"""Which blocks of keys a row of packed sequences goes through, and which of them are masked: the
+"""The blocks of keys that a row of packed sequences goes through, and which are masked: the
 kernel's own functions, on whole numbers in place of the device's."""
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_a_section_is_as_the_config_says(launched: Any) -> None:
 
 
 def address(map: TensorMap, coordinates: Sequence[int]) -> int | None:
-    """Where TMA looks, in elements from the tensor's start; None outside of it."""
+    """The place that TMA reads, in elements from the tensor's start; None outside of it."""
     if any(not 0 <= x < size for x, size in zip(coordinates, map.shape, strict=True)):
         return None
     step = map.element_bytes

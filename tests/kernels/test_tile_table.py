@@ -1,4 +1,4 @@
-"""Which program works on which tile."""
+"""The tile that each program works on."""
 
 from __future__ import annotations
 

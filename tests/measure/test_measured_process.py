@@ -60,7 +60,7 @@ def process() -> Numbered:
 def judged_with(
     monkeypatch: pytest.MonkeyPatch, process: Numbered, *found: Any
 ) -> list[tuple[Trial, int]]:
-    """What becomes of one trial for each thing that is found, and the number of its process."""
+    """The trial for each thing that is found, and the number of its process."""
     left = list(found)
 
     def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:

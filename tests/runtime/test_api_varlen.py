@@ -105,7 +105,7 @@ def test_gradients(options: dict[str, Any]) -> None:
 def test_flash_computes_only_what_it_knows(
     flash_calls: list[Call], options: dict[str, Any], serves: bool
 ) -> None:
-    """Where the device and the tensors are such as it serves."""
+    """The device and the tensors are such as it serves."""
     made = tensors()
     call(changed(made, q=made.q.requires_grad_()), **options).sum().backward()
     assert len(flash_calls) == 2 * serves

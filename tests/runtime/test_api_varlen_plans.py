@@ -36,7 +36,7 @@ from tunefa.spec.workload import Workload
 
 @pytest.fixture
 def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLanguage:
-    """What the fake language launches computes packed sequences, whatever their lengths."""
+    """A fake language whose launches compute packed sequences, whatever their lengths."""
 
     def launch(spec: LaunchSpec, tensors: Any) -> None:
         workload, scale, softcap = spec.case.workload, spec.scale, spec.softcap

@@ -39,7 +39,7 @@ def record(kernel: str, median_us: float, device: str = H200, **changes: Any) ->
 
 
 def both(*records: Record, text: str, device: str = H200) -> tuple[Choice, Choice]:
-    """What lookup finds, and what is chosen."""
+    """The choices of lookup and of `choose`."""
     workload = Workload.parse(text)
     serving = kernels.serving(workload, SM90)
     target = Chip.of_seen(SeenDevice(device, (9, 0), 132, 141 * 2**30)).target

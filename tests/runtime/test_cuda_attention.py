@@ -106,7 +106,7 @@ def test_flash_gradients_only_where_it_means_the_same() -> None:
 def test_flash_computes_only_what_it_knows(
     flash_calls: list[Call], options: dict[str, Any], serves: bool
 ) -> None:
-    """Where the device and the tensors are such as it serves; a window also by its lengths."""
+    """The device and the tensors are such as it serves; a window also by its lengths."""
     for seqlens, knows in (((7, 12), True), ((12, 7), "window" not in options)):
         flash_calls.clear()
         q, k, v = inputs((4, 2, *seqlens, 8, 8))

@@ -25,7 +25,7 @@ def forward_plan(runtime: Runtime, calls: GradientCalls, asked: Asked) -> Any:
 
 
 def alive(kind: type) -> int:
-    """How many objects of a class are left."""
+    """The number of objects of a class that are left."""
     gc.collect()
     return sum(type(each) is kind for each in gc.get_objects())
 

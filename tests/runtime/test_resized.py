@@ -48,7 +48,7 @@ class Calls:
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was planned or prepared without a launch that follows the lengths."""
+    """The calls that were planned or prepared without a launch that follows the lengths."""
     found: list[Any] = []
     for owner, name in ((planning, "best_plan"), (FamilyPlans, "_anew")):
         whole = getattr(owner, name)

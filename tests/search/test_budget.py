@@ -89,7 +89,7 @@ def test_trials_have_no_deadline() -> None:
 
 
 def test_a_share_of_the_trials() -> None:
-    """What others used counts: what they left over is there for the next."""
+    """The trials that others used count: those that they left over are there for the next."""
     assert [Budget(trials=11).trials_left(share, 0) for share in (0.5, 1.0)] == [6, 11]
     assert [Budget(trials=10).trials_left(n / 5, 0) for n in range(6)] == [0, 2, 4, 6, 8, 10]
     assert Budget(trials=10).trials_left(0.5, 2) == 3

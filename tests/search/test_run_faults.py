@@ -88,7 +88,7 @@ def test_every_fault_costs_one_config_and_is_listed(
 def test_compiles_that_hang_do_not_hold_a_search_beyond_its_seconds(
     own_kernels: OwnKernels, bench: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What had no time is not tried, and no failure."""
+    """Configs that had no time are not tried, and are no failure."""
     monkeypatch.setenv("TUNEFA_SECONDS", "1")
     source = FAULTY_SOURCE.replace('if fault == "exit":\n        os._exit(7)', "")
     source = source.replace('if fault == "hang":', 'if fault != "none":')

@@ -55,7 +55,7 @@ def counts(result: Result) -> dict[str, int]:
 
 
 def default_us(monkeypatch: pytest.MonkeyPatch, times: Times) -> None:
-    """What the model expects of each kernel's default; of everything else, ever less."""
+    """Sets the time expected of each kernel's default; that of everything else is ever less."""
     flattery = iter(range(10**9))
 
     def expected_us(case: Case, config: Config) -> float:
@@ -112,7 +112,7 @@ def test_the_first_has_most_of_a_large_budget(timed: Timed) -> None:
 def test_a_kernel_that_is_behind_is_left_early(
     timed: Timed, clock: Clock, budget: str, each: dict[str, int]
 ) -> None:
-    """What it leaves over is the next one's; by seconds, the others end on their plateaus."""
+    """The next one gets the trials that it leaves; by seconds, others end on their plateaus."""
     kernels = timed({"leads": 100.0, "lags": 133.0, "follows": 110.0})
     result = searched(request(*kernels, budget=Budget.parse(budget)))
     assert counts(result) == each and result.left_early == {"lags": pytest.approx(0.33)}

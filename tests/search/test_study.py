@@ -136,7 +136,7 @@ def test_what_a_killed_process_leaves_is_no_obstacle(journal: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"\0" * 60 + b"\n", b'{"op_code": 4}\n', b"[]\n", b"\xff\n"])
 def test_a_damaged_study_gives_way_to_a_new_one(journal: Path, damage: bytes) -> None:
-    """What it held is in the search's journal, and told anew."""
+    """The trials that it held are in the search's journal, and told anew."""
     config = opened(journal, "grid").ask()
     assert config is not None
     path = study.path_beside(journal)

@@ -1,4 +1,4 @@
-"""What the surrogate believes after some trials."""
+"""The belief of the surrogate after some trials."""
 
 from __future__ import annotations
 

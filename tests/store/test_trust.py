@@ -34,7 +34,7 @@ def planted() -> Path:
 
 
 def left_out() -> str:
-    """What `tunefa doctor` says of the one record, which is not used."""
+    """The words of `tunefa doctor` on the one record, which is not used."""
     result = CliRunner().invoke(main, ["doctor", "--json"])
     report = json.loads(result.stdout)
     assert report["records"]["total"] == 0

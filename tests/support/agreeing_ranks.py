@@ -25,8 +25,8 @@ WORLD = 2
 
 
 def run(device: str, records: list[list[dict[str, Any]]], files: list[str]) -> list[dict[str, Any]]:
-    """What each rank saw. A rank has the records of the list at its place in its store, and loads
-    the file at its place, frozen where its name has `lock` in it; "" for none."""
+    """The data that each rank saw. A rank has the records of the list at its place in its store,
+    and loads the file at its place, frozen where its name has `lock` in it; "" for none."""
     with tempfile.TemporaryDirectory() as folder:
         rank_processes.start(_rank, (device, folder, records, files), WORLD, device)
         found = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(WORLD)]

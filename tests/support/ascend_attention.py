@@ -44,7 +44,7 @@ def attention(  # type: ignore[no-untyped-def]
 
 
 def variant(workload: Any, config: Any, aligned: bool = True) -> dict[str, Any]:
-    """What is compiled."""
+    """The variant that is compiled."""
     pointer = {"fp16": "*fp16", "bf16": "*bf16"}[workload.dtype]
     return {
         "source": "ascend_attention.py",

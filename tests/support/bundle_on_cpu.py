@@ -20,7 +20,7 @@ LENGTHS = (512, 513, 640, 1000, 77, 1024, 16, 1)
 
 
 def calls(bundle: Path, home: Path, *words: str) -> list[dict[str, Any]]:
-    """What a process of its own says."""
+    """The output of a process of its own."""
     command = [sys.executable, "-W", "error::UserWarning", "-m", __name__, str(bundle), *words]
     done = subprocess.run(command, cwd=TREE, env=environment(home), capture_output=True, text=True,
                           timeout=300)  # fmt: skip

@@ -11,14 +11,14 @@ import sys
 from typing import Any
 
 BLOCKED = ("triton", "cuda", "optuna")
-"""What cannot be imported; `cuda` has NVRTC's bindings."""
+"""The modules that cannot be imported; `cuda` has NVRTC's bindings."""
 WORKLOADS = (
     "fwd_b2_h8_kv2_q512_k512_d128_bf16_causal",
     "bwd_b2_h8_kv2_q512_k512_d128_bf16_causal",
     "decode_b4_h8_kv2_q1_k1024_d128_bf16_causal_page64",
     "fwd_b1_h4_kv4_q300_k300_d64_fp32_causal",
 )
-"""What the bundle has: kernels in CUDA C++ where there are any, and one in Triton."""
+"""The workloads of the bundle: kernels in CUDA C++ where there are any, and one in Triton."""
 LENGTHS = (512, 513, 640, 1000, 77, 2048, 16, 1)
 """The numbers of queries and keys; the bundle was made for the first."""
 

@@ -8,7 +8,7 @@ import pytest
 
 
 class Clock:
-    """What `time.monotonic` says, and what `time.sleep` adds to it."""
+    """A clock in place of `time.monotonic`; `time.sleep` moves it on."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -22,7 +22,7 @@ COMPILER = f"#!/bin/sh\necho '{VERSION}'\n"
 
 
 class Steps(list[str]):
-    """What was done; stops as Ctrl-C does at the step that begins with `until`."""
+    """The steps that were done; stops as Ctrl-C does at the step that begins with `until`."""
 
     until = "never"
 
@@ -58,7 +58,7 @@ def digest(text: str) -> str:
 
 
 def setup(steps: Steps, version: str = "1.1.0") -> None:
-    """What the command does."""
+    """Runs the steps of the command."""
     installer = Installer(steps)
     installer.front_end(sys.executable)
     toolchain.choose(installer.compiler(version))

@@ -1,4 +1,4 @@
-"""What a bench does in its own process, by what a config says: for real processes, no device."""
+"""The acts of a bench in its own process, by what a config says: real processes, no device."""
 
 from __future__ import annotations
 

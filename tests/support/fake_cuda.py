@@ -38,7 +38,7 @@ class FakeCuda:
     eight times, then a hash of all else."""
 
     replaced = 0
-    """How many addresses of tensor maps were replaced."""
+    """The number of addresses of tensor maps that were replaced."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)

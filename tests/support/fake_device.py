@@ -22,7 +22,7 @@ class FakeStopwatch:
 
     first_us = 10.0
     host_us: ClassVar[list[float]] = [0.0]
-    """What the host takes for the launches of a screening, in turn."""
+    """The times that the host takes for the launches of a screening, in turn."""
 
     def __init__(self, mode: Mode, device: str = "cuda") -> None:
         self.mode = mode

@@ -40,7 +40,7 @@ def is_aligned(tensors: Any) -> bool:
 
 @dataclass
 class FakeKernel:
-    """What a runtime asks of a kernel. Refuses the values of BLOCK_M it is told to."""
+    """A kernel with what a runtime asks of one. Refuses the values of BLOCK_M it is told to."""
 
     name: str = "attention_fwd_triton"
     language: str = "fake"

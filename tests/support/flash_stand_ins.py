@@ -21,7 +21,7 @@ CALLS: list[str] = []
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a row sees; a negative side of a window is open."""
+    """The keys that a row sees; a negative side of a window is open."""
 
     causal: bool
     left: int = -1

@@ -133,8 +133,8 @@ def _like(out: Tensor, strides: Any) -> Tensor:
 
 
 def lowered(traced: TracedCall, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What Inductor gives to PyTorch's template for a call on an H200, by name. Raises
-    CompileError if it gets no further."""
+    """The arguments that Inductor gives to PyTorch's template for a call on an H200, by name.
+    Raises CompileError if it gets no further."""
     found: list[dict[str, Any]] = []
     inner = select_algorithm.TritonTemplate.generate
 
@@ -204,5 +204,5 @@ class Unwatched:
     def read(self) -> None: ...
 
     def summary(self) -> dict[str, Any]:
-        """What a certificate says."""
+        """The summary of a certificate."""
         return {"watched": False}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tests.support.sample_space import MODEL
 
 RAISED = ("value_error", "key_error", "memory_error", "recursion", "system_exit", "keyboard")
-"""What code from kernels/ may raise, by the names that its config has for it."""
+"""The exceptions that code from kernels/ may raise, by the names that its config has for them."""
 
 SOURCE = '''
 import ctypes, os, subprocess, sys

@@ -1,4 +1,4 @@
-"""What a kernel's host side is given, for its functions that tests call themselves."""
+"""The input of a kernel's host side, for its functions that tests call themselves."""
 
 from __future__ import annotations
 

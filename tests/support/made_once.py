@@ -1,4 +1,4 @@
-"""What the processes of one test run make once: the first makes it, and the others read it."""
+"""The results that a test run's processes make once: the first makes them, the others read them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ HEADS, HEADS_KV, HEAD_DIM = 4, 2, 16
 LENGTHS = ((5, 9), (0, 4), (1, 33), (12, 12), (3, 0), (7, 2))
 """(queries, keys) of sequences: more keys than queries, fewer, and none of one or the other."""
 NO_PAGE = 10**6
-"""What the block table has behind a sequence's last page: no page has that number."""
+"""The number behind a sequence's last page in the block table: no page has it."""
 
 
 def made(

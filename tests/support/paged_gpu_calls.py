@@ -18,7 +18,7 @@ from tunefa.runtime.prefill_call import PrefillTensors
 from tunefa.runtime.prefill_plan import PyTorchPrefillPlan
 
 NO_PAGE = 2**30
-"""What the block table has behind a sequence's last page: reading that page would be a fault."""
+"""The number behind a sequence's last page in the block table: reading that page is a fault."""
 HEADS, HEADS_KV, DIM, PADDING = 8, 2, 128, 5
 Lengths = Sequence[tuple[int, int]]
 

@@ -1,4 +1,4 @@
-"""What the compiler for NPUs wrote, as it was recorded."""
+"""The output of the compiler for NPUs, as it was recorded."""
 
 from __future__ import annotations
 

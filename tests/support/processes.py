@@ -72,7 +72,7 @@ def _in_interpreter(module: str = "", code: str = "", limit_s: float = 300.0) ->
 
 
 def _answer(request: Request, limit_s: float) -> str:
-    """What the server says: an exit status, or nothing where it ended. Kills it at the limit."""
+    """The server's answer: an exit status, or nothing where it ended. Kills it at the limit."""
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     late = threading.Timer(limit_s, os.killpg, (server.pid, signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""What a search knows of a space before its first trial, remembered in one process.
+"""The estimates of a space before a search's first trial, remembered in one process.
 
 The feasible configs of a large space and their expected times take a second, and follow from the
 space, the workload, the target and what was learned. Tests of the search itself ask for the same

@@ -30,7 +30,7 @@ def plan(workload: str = "q4096", **changes: Any) -> Plan:
 
 
 def contents(*plans: Plan) -> Contents:
-    """What a bundle holds, with two binaries."""
+    """The contents of a bundle, with two binaries."""
     first, second = IMAGES
     binaries = {
         "ab" * 16: {"kernel": "attention_fwd_triton", "steps": {"binary": {"image": first}}},

@@ -19,7 +19,7 @@ Q4096, Q8192 = str(FAST.workload), str(GUESS.workload)
 
 
 def evaluate(source: str) -> dict[str, Any]:
-    """What a module with this source defines."""
+    """The names that a module with this source defines."""
     scope: dict[str, Any] = {}
     exec(compile(source, "exported", "exec"), scope)
     return scope

@@ -77,7 +77,7 @@ class OnDevice(Fake):
     given: ClassVar[list[tuple[Any, ...]]] = []
     """The arguments of each objective, beside its case."""
     slower: ClassVar[dict[str, float]] = {}
-    """How many times slower a kernel is."""
+    """The factor by which a kernel is slower."""
     outcomes: ClassVar[dict[int, Outcome]] = {}
     """The failure of a DELAY that does not run, or is not right."""
     tried: ClassVar[list[tuple[str, int]]] = []

@@ -69,7 +69,7 @@ def proposals(
     configs: Sequence[Config] = FEASIBLE,
     **of: Any,
 ) -> list[Config]:
-    """What a strategy proposes first, each told at once."""
+    """The first proposals of a strategy, each told at once."""
     strategy = strategies.create(name, problem(configs, **of))
     proposed = []
     for _ in range(count):

@@ -16,7 +16,7 @@ from tunefa.spec.trial import Config, Resources, Trial, identity
 
 @dataclass
 class Machine:
-    """What takes how long; a kernel's time of its default, and of all other configs."""
+    """The times of a machine; a kernel's time of its default, and of all other configs."""
 
     us: dict[str, tuple[float, float]]
     compile_s: dict[str, float]
@@ -24,7 +24,7 @@ class Machine:
     judge_s: float = 0.25
     race_s: float = 2.0
     idle_from: list[float] = field(default_factory=list)
-    """When each core has compiled what it was given."""
+    """The times at which each core has compiled what it was given."""
 
     def compiled_at(self, kernel: str) -> float:
         """The time at which a config that is submitted now is compiled."""

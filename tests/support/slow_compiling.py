@@ -1,5 +1,5 @@
-"""What the compilers' processes of tests.support.slow_compilers do. It imports little: there are
-many of them."""
+"""The work of the compilers' processes of tests.support.slow_compilers. It imports little: there
+are many of them."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _error(made: Tensor, right: Tensor) -> float:
 
 @functools.cache
 def _right(device: str) -> tuple[list[float], dict[str, Tensor]]:
-    """What one process computes of whole batches, which all checks compare with."""
+    """The result of one process for whole batches, which all checks compare with."""
     return _train(_model(device), _batches(device), lambda loss: loss)
 
 

@@ -24,19 +24,19 @@ class Sizes(NamedTuple):
 
 SMALL = Sizes(4, 2, 16, 16)
 NO_PAGE = 2**30
-"""What the block table has behind a request's last page."""
+"""The number behind a request's last page in the block table."""
 Lengths = tuple[tuple[int, int], ...]
 """(new tokens, keys with those of the new tokens) of each request."""
 
 
 def layer(k_scale: float = 1.0, v_scale: float = 1.0, device: str = "cpu") -> Any:
-    """What a backend reads of vLLM's layer: the factors of its cache."""
+    """The part of vLLM's layer that a backend reads: the factors of its cache."""
     factors = (torch.tensor(each, device=device) for each in (k_scale, v_scale))
     return SimpleNamespace(**dict(zip(("_k_scale", "_v_scale"), factors, strict=True)))
 
 
 def common(lengths: Lengths, extra_rows: int = 0, sizes: Sizes = SMALL, device: str = "cpu") -> Any:
-    """What vLLM's CommonAttentionMetadata has, with rows of no request behind the others."""
+    """The fields of vLLM's CommonAttentionMetadata, with rows of no request behind the others."""
     rows, keys = (list(each) for each in zip(*lengths, strict=True))
     starts = torch.tensor([0, *rows]).cumsum(0).int()
     page = sizes.page_size

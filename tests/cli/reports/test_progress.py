@@ -19,13 +19,13 @@ def report(stage: str, elapsed_s: float, fraction: float, earlier: float = 0.0) 
 
 
 def left(reporter: Reporter) -> str:
-    """What the bar says of the time left."""
+    """The bar's words on the time left."""
     return str(progress._Left().render(reporter._bar.tasks[0]))
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is written to a terminal."""
+    """The text that is written to a terminal."""
     file = io.StringIO()
     monkeypatch.setattr(
         text, "console", lambda stderr: Console(file=file, force_terminal=True, width=80)

@@ -1,4 +1,4 @@
-"""What tuning the workloads of a program would save."""
+"""The time that tuning the workloads of a program would save."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tunefa.compile.ascend.compiler_report import CompilerReport, Output
 
 
 def required(found: CompilerReport) -> dict[str, int | None]:
-    """What each memory that overflows is asked for."""
+    """The bytes that are asked of each memory that overflows."""
     return {name: m.required_bytes for name, m in found.memories.items() if m.overflows}
 
 

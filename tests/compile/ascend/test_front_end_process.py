@@ -19,7 +19,7 @@ PROGRAM = Path(front_end_process.__file__)
 
 
 def answers(*tasks: Any, path: Path | None = None) -> list[dict[str, str]]:
-    """What the program answers; `path` is a folder of modules that it finds first."""
+    """The answers of the program; `path` is a folder of modules that it finds first."""
     lines = "".join(f"{task if isinstance(task, str) else json.dumps(task)}\n" for task in tasks)
     code = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
     code += f"import runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"

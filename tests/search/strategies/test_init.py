@@ -1,4 +1,4 @@
-"""What every strategy must do, over all that `strategies.names()` finds; and what some add."""
+"""The contract of every strategy, over all that `strategies.names()` finds; and what some add."""
 
 from __future__ import annotations
 

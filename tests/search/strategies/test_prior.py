@@ -25,7 +25,7 @@ from tunefa.spec.trial import Config, Trial
 
 @pytest.mark.parametrize("name", ["prior", "auto"])
 def test_a_wrong_model_is_unlearned(name: str) -> None:
-    """Where the analytic model has the order upside down, trials win over it."""
+    """Trials win over the analytic model where it has the order upside down."""
     upside_down = problem(FEASIBLE)
     inverse = [1e4 / expected for expected in upside_down.expected_us]
     strategy = strategies.create(name, replace(upside_down, expected_us=inverse))

@@ -60,7 +60,7 @@ _STREAMS = SimpleNamespace(
 
 
 class Mode(enum.IntFlag):
-    """Which of the things that may happen early or late are late; `machine.h` has the same."""
+    """The things that are late, of those that may be early or late; `machine.h` has the same."""
 
     LATE_LOADS = 1
     LAST_WARP_FIRST = 2
@@ -118,7 +118,7 @@ class OnCpu:
     postprocess: Program | None = None
 
     resident: int = 1
-    """How many clusters run at the same time."""
+    """The number of clusters that run at the same time."""
 
     def __call__(
         self, made: Sequence[Tensor], workload: Workload, mode: int = 0, sms: int = 132
