@@ -49,7 +49,7 @@ from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
 MAX_CONFIGS, MAX_CHOICES = 64, 2048
-"""The most configs of a family that are kept with what is prepared for them, and choices."""
+"""The most configs of a family, and choices, that are kept with what is prepared for them."""
 _NOTHING = (None, None)
 
 

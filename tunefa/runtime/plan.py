@@ -163,7 +163,7 @@ def _without_kernel(job: Job[P], lock: LockFile | None) -> P:
 
 
 def why_no_kernel(call: CheckedCall) -> str:
-    """The reason that no kernel serves a call: not on CUDA, or with a scale that none takes."""
+    """The reason that no kernel serves a call: it is not on CUDA, or kernels refuse its scale."""
     if why := Chip.of(call.q.device).why_not:
         return why
     if call.scale > 0:

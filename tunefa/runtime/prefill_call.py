@@ -178,5 +178,5 @@ def key(tensors: PrefillTensors, options: Options, out: Tensor | None) -> Hashab
 
 
 def _described(tensor: Tensor) -> tuple[Any, ...]:
-    """The part of sinks and descales that decides a plan, without the length of the first axis."""
+    """The properties of sinks and descales, without the first axis's length, that decide a plan."""
     return tensor.dim(), tensor.shape[1:], tensor.stride(), tensor.dtype, tensor.get_device()

@@ -28,8 +28,9 @@ from tunefa.store.lookup import Choice
 TABLE_BYTES = 2**20
 """Bytes of tables that a config keeps beside those of `tunefa.runtime.tables`, or one table."""
 SHARED_CALLS = 16
-"""The calls of one length that share a launch with other lengths. To prepare a launch takes about
-as long as so many calls lose by sharing one; layers of a model each call with a length once."""
+"""The number of calls of one length that share a launch with other lengths. To prepare a launch
+takes about as long as so many calls lose by sharing one; layers of a model each call with a length
+once."""
 TENSORS = 5
 """q, k, v, out and lse."""
 Prepare = Callable[[Sequence[Tensor], float], Launch]

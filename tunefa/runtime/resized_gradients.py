@@ -64,8 +64,8 @@ class StepLaunches:
 
     launches: Sequence[ResizableLaunch]
     early: int
-    """The number of dq, dk and dv that there must be before the first launch: those up to the last
-    that it writes. Most write none, so that nothing is allocated before it."""
+    """The number of gradients of dq, dk and dv that there must be before the first launch: those up
+    to the last that it writes. Most write none, so that nothing is allocated before it."""
 
     @classmethod
     def of(

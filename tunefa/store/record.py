@@ -59,7 +59,7 @@ class Record:
     tflops: float
     resources: Resources | None
     certificate: dict[str, Any] | None
-    """The distance to the best config of the space, by the race; None without a race."""
+    """The distance of the config from the best of its space, by the race; None without a race."""
     provenance: dict[str, Any]
     """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check. If
     nothing was measured, also model, the version of the model that predicted the time, and learned,

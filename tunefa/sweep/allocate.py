@@ -1,5 +1,5 @@
-"""The item that gets the next part of a sweep's budget: the one from which it is expected to save
-the most weighted time.
+"""The item that gets the next part of a sweep's budget: the one that is expected to save the most
+weighted time for it.
 
 Before an item has a record, its gain is expected to be a part of what the cost model promises of
 its best config: the part that items like it have kept of their promises. After that, it is what the
@@ -41,7 +41,7 @@ WORTH = 0.001
 
 @dataclass(frozen=True)
 class Amounts:
-    """The parts of the budget that slices may have, in seconds or in trials."""
+    """The amounts of the budget that slices may have, in seconds or in trials."""
 
     least: float
     """A slice with less is not worth its start; what an item needs for a record may be more."""

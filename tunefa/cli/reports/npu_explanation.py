@@ -25,7 +25,7 @@ _COMPILED = "from the compiler, which planned the memories"
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The use of one memory by a config."""
+    """The bytes of one memory that a config needs."""
 
     name: str
     """UB (of one vector core), L1, L0A, L0B, L0C."""
