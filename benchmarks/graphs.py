@@ -24,7 +24,7 @@ _WIDTH, _WEIGHTS = 4096, 8
 
 class Layer:
     """The kernels of a layer beside attention: the product behind it, and one that writes the next
-    queries. As a call, it runs both; the number is that of the cache whose queries come next."""
+    queries. As a call, it runs both; the number is that of the next call of attention."""
 
     def __init__(self, queries: Sequence[torch.Tensor]) -> None:
         """Makes the weights; `queries` (batch, heads, seqlen_q, head_dim) are those of caches."""
@@ -36,7 +36,7 @@ class Layer:
     def __call__(self, number: int) -> None:
         """Leaves the queries as they are."""
         torch.mm(self._rows, self._weights[number % _WEIGHTS])
-        self._queries[number].mul_(1.0)
+        self._queries[number % len(self._queries)].mul_(1.0)
 
 
 def calls_of_graph(caches: int, bytes_of_call: float) -> int:
@@ -44,25 +44,33 @@ def calls_of_graph(caches: int, bytes_of_call: float) -> int:
     return max(caches, min(LEAST_CALLS, math.ceil(LEAST_BYTES / bytes_of_call)))
 
 
+def in_turn(
+    call: Call, caches: int, calls: int, layer: Call | None = None
+) -> list[tuple[Call, int]]:
+    """Returns so many calls with their numbers: those of one cache after the other, again and
+    again. The layer, if there is one, comes before each of them, with the number of the call."""
+    made: list[tuple[Call, int]] = []
+    for number in range(calls):
+        made += [] if layer is None else [(layer, number)]
+        made.append((call, number % caches))
+    return made
+
+
 def captured(
     call: Call, caches: int, calls: int, layer: Call | None = None
 ) -> torch.cuda.CUDAGraph:
-    """A graph of so many calls, on one cache after the other, again and again, each of them behind
-    the layer if there is one."""
-    each: list[Call] = [call] if layer is None else [layer, call]
+    """A graph of what `in_turn` returns."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for number in range(caches):
-            for run in each:
-                run(number)
+        for run, number in in_turn(call, caches, caches, layer):
+            run(number)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for number in range(calls):
-            for run in each:
-                run(number % caches)
+        for run, number in in_turn(call, caches, calls, layer):
+            run(number)
     return graph
 
 

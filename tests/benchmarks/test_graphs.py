@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from benchmarks import graphs
 from benchmarks.graphs import Call, calls_of_graph
@@ -16,6 +17,23 @@ def test_each_cache_is_called_and_long_calls_are_few(
     caches: int, bytes_of_call: float, wanted: int
 ) -> None:
     assert calls_of_graph(caches, bytes_of_call) == wanted
+
+
+def test_a_layer_comes_before_each_call() -> None:
+    def call(number: int) -> None: ...
+    def layer(number: int) -> None: ...
+
+    assert graphs.in_turn(call, 2, 3) == [(call, 0), (call, 1), (call, 0)]
+    both = [(layer, 0), (call, 0), (layer, 1), (call, 1), (layer, 2), (call, 0)]
+    assert graphs.in_turn(call, 2, 3, layer) == both
+
+
+def test_a_layer_leaves_queries_as_they_are() -> None:
+    queries = [torch.randn(2, 4, 1, 8) for _ in range(2)]
+    before = [each.clone() for each in queries]
+    layer = graphs.Layer(queries)
+    layer(3)
+    assert all(map(torch.equal, queries, before))
 
 
 def test_in_a_layer_a_call_costs_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,16 @@ def test_a_mode_of_what_is_not_measured_is_said_to_be_none(run: Run, canned: Sea
     assert "--mode" not in run(*SMALL).stderr
 
 
+def test_decode_is_timed_in_steps(
+    run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
+    requests: Any = canned(record=measured(mode="step"))
+    run("search", "--decode", "--batch", "16", "--seqlen-k", "8192")
+    run("search", "--decode", "--batch", "16", "--seqlen-k", "8192", "--mode", "eager")
+    assert [each.mode for each in requests] == ["step", "eager"]
+
+
 def test_an_unknown_mode(run: Run, canned: Searching) -> None:
     error = run(*SMALL, "--mode", "foo", code=2).stderr
     assert "Invalid value for '--mode': 'foo' is not one of 'eager', 'graph', 'step'." in error

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tunefa.measure import timing
 from tunefa.spec.trial import Mode
@@ -27,14 +31,14 @@ def test_the_host_counts_where_it_launches(
 
 
 @pytest.mark.parametrize(
-    ("beside_us", "device_us", "added_us"), [(7.5, 12.0, 4.5), (7.5, 7.6, 0.5), (7.5, 7.0, 0.5)]
+    ("alone_us", "device_us", "added_us"), [(7.5, 12.0, 4.5), (7.5, 7.6, 0.5), (7.5, 7.0, 0.5)]
 )
 def test_a_launch_in_a_step_costs_what_it_adds(
-    beside_us: float, device_us: float, added_us: float
+    alone_us: float, device_us: float, added_us: float
 ) -> None:
-    replay = timing.Replay(None, beside_us)
-    assert timing.added_us(replay, device_us) == pytest.approx(added_us)
-    assert timing.added_us(lambda: None, device_us) == device_us
+    replay = timing.Replay(None)
+    assert timing.added_us(replay, device_us, alone_us) == pytest.approx(added_us)
+    assert timing.added_us(lambda: None, device_us, alone_us) == device_us
 
 
 def test_the_host_is_timed_call_by_call() -> None:
@@ -42,3 +46,90 @@ def test_the_host_is_timed_call_by_call() -> None:
     (quick, quick_host), (slow, slow_host) = timing.HostStopwatch().times_us(calls)
     assert (quick, slow) == (quick_host, slow_host)
     assert 2_000 < quick < slow and 10_000 < slow < 100_000
+
+
+class Clock:
+    """torch.cuda, whose kernels move a clock in place of working."""
+
+    def __init__(self) -> None:
+        self.us = 0.0
+        self.capturing: list[float] | None = None
+
+    def run(self, us: float) -> None:
+        """A kernel."""
+        if self.capturing is None:
+            self.us += us
+        else:
+            self.capturing.append(us)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A device on which the start of a graph takes 6 us, filling the L2 60 and a small kernel 1."""
+    made = Clock()
+
+    class Graph:
+        def replay(self) -> None:
+            made.run(6.0 + sum(self.kernels))
+
+        kernels: list[float]
+
+    @contextlib.contextmanager
+    def capture(graph: Graph) -> Iterator[None]:
+        made.capturing = graph.kernels = []
+        yield
+        made.capturing = None
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.us = made.us
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.us - self.us) / 1e3
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fakes = {
+        "CUDAGraph": Graph, "graph": capture, "Event": Event, "Stream": lambda: stream,
+        "stream": lambda _: contextlib.nullcontext(), "current_stream": lambda: stream,
+        "synchronize": lambda: None,
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    plain = torch.empty, torch.zeros
+    monkeypatch.setattr(torch, "empty", lambda n, dtype, device: plain[0](64, dtype=dtype))
+    monkeypatch.setattr(torch, "zeros", lambda n, device: plain[1](n))
+    monkeypatch.setattr(timing._Neighbours, "fill_cache", lambda self: made.run(60.0))
+    monkeypatch.setattr(timing._Neighbours, "_kernel", lambda self: made.run(1.0))
+    return made
+
+
+def test_only_mode_graph_counts_the_start_of_the_graph(clock: Clock) -> None:
+    for mode, expected_us in (("graph", 11.0), ("step", 5.0)):
+        watch = timing.Stopwatch(mode)  # type: ignore[arg-type]
+        launch = watch.prepared(lambda: clock.run(5.0))
+        assert isinstance(launch, timing.Replay) is (mode == "step")
+        found = watch.times_us([launch] * 3)
+        assert [us for us, _ in found] == pytest.approx([expected_us] * 3)
+
+
+def test_what_is_not_captured_counts_whole_in_a_step(clock: Clock) -> None:
+    watch = timing.Stopwatch("step")
+    inside, outside = watch.prepared(lambda: clock.run(5.0)), lambda: clock.run(5.0)
+    assert [us for us, _ in watch.times_us([inside, outside])] == pytest.approx([5.0, 5.0])
+
+
+def test_a_step_without_a_launch_is_timed_again_and_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks that fall count for both."""
+    watch = timing.Stopwatch("step")
+    launch = watch.prepared(lambda: clock.run(5.0))
+    watch.times_us([launch])
+    run = clock.run
+    monkeypatch.setattr(clock, "run", lambda us: run(2 * us))
+    for _ in range(timing._EMPTY_SAMPLES):
+        ((us, _),) = watch.times_us([launch])
+    assert us == pytest.approx(10.0)

@@ -26,7 +26,10 @@ def test_another_process_loads_a_saved_program(tmp_path: Path) -> None:
     torch.save(given, tmp_path / "given.pt")
     code = f"""
 import torch, tunefa
+names = "decode_attention", "flash_attention", "flash_attention_backward", "prefill_attention"
+assert not any(hasattr(torch.ops.tunefa, name) for name in names)
 tunefa.register_ops()
+assert all(hasattr(torch.ops.tunefa, name) for name in names)
 program = torch.export.load({str(program)!r}).module()
 torch.save(program(*torch.load({str(tmp_path / "given.pt")!r})), {str(tmp_path / "out.pt")!r})
 """

@@ -25,7 +25,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request, Result
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Mode, Trial, identity
+from tunefa.spec.trial import MODES, Config, Mode, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 
@@ -186,13 +186,13 @@ def test_a_journal_of_another_search_is_not_continued(
 
 @pytest.fixture
 def on_device(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
-    """The fake in place of the objective that measures, in either mode."""
+    """The fake in place of the objective that measures, in all modes."""
     fake.kind = "measured"
     monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     return fake
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_measured_search_goes_on_in_its_mode_only(on_device: type[Fake], mode: Mode) -> None:
     tried = counting(on_device)
     asked = request(measured=True, mode=mode, budget=Budget(trials=20))

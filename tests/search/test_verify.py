@@ -20,7 +20,7 @@ from tunefa.search import verify
 from tunefa.search.budget import Budget
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Config, Mode, Outcome, Resources, Trial
+from tunefa.spec.trial import MODES, Config, Mode, Outcome, Resources, Trial
 from tunefa.spec.workload import Workload
 from tunefa.store.record import Record
 from tunefa.store.results import Store
@@ -148,7 +148,7 @@ def test_a_race_that_is_lost_decides_nothing() -> None:
     assert "the race was lost: the process died" in found.why
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
     device = Device({16: 120.0, 1: 100.0, 4: 110.0})
     found = only(device, replace(record(), mode=mode))

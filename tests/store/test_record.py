@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from tests.support.sample_records import dated, measured, predicted, records
 from tunefa.errors import TunefaError
+from tunefa.spec.trial import MODES
 from tunefa.store.record import Record
 
 
@@ -59,6 +60,10 @@ def test_rank_puts_measured_then_eager_then_step_then_fast_then_new_first() -> N
         slower,
         guess,
     ]
+
+
+def test_each_mode_has_a_rank() -> None:
+    assert len({measured(mode=mode).rank for mode in MODES}) == len(MODES)
 
 
 def test_a_date_without_an_offset_is_utc() -> None:

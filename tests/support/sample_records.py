@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tunefa.spec.trial import Resources
+from tunefa.spec.trial import MODES, Resources
 from tunefa.spec.workload import Workload
 from tunefa.store.record import Record
 
@@ -108,5 +108,5 @@ def records(draw: st.DrawFn) -> Record:
             "source_hash": draw(st.text()),
             "date": draw(st.datetimes()).isoformat() + "Z",
         },
-        mode=draw(st.sampled_from(["eager", "graph", None])) if device is not None else None,
+        mode=draw(st.sampled_from([*MODES, None])) if device is not None else None,
     )

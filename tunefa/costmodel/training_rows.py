@@ -92,7 +92,7 @@ def read(paths: Sequence[Path]) -> TrainingRows:
     """Returns the rows of the journals of measured searches.
 
     Of several trials of a config for one workload and device, the newest in graph mode counts, else
-    the newest. Raises TunefaError for a journal that cannot be read.
+    the newest in mode step, else the newest. Raises TunefaError for a journal that cannot be read.
     """
     return _collected(paths, lambda path: [landscape.load(path)])
 
@@ -114,7 +114,8 @@ def of_user() -> TrainingRows:
 
 def _collected(paths: Sequence[Path], loaded: Callable[[Path], list[Landscape]]) -> TrainingRows:
     every = [each for path in paths for each in loaded(path)]
-    every.sort(key=lambda held: (held.mode != "eager", _date(held)), reverse=True)
+    modes = "eager", "step", "graph"
+    every.sort(key=lambda held: (modes.index(held.mode or "eager"), _date(held)), reverse=True)
     rows: dict[tuple[object, ...], Row] = {}
     left_out: Counter[str] = Counter()
     for held in every:

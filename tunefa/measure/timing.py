@@ -20,10 +20,10 @@ torch.cuda's. That code was never run on an NPU.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,8 @@ RESOLUTION_US = 0.5
 """The resolution of CUDA's events (its runtime's manual, cudaEventElapsedTime): no launch is taken
 to take less."""
 _WARMUP = 2
-_EMPTY_SAMPLES = 31
+_EMPTY_SAMPLES = 15
+"""The last replays without a launch whose median counts: it follows the clocks of the device."""
 
 
 @dataclass(frozen=True)
@@ -47,27 +48,36 @@ class Replay:
     """Replays a launch that was captured between two other kernels."""
 
     graph: Any
-    beside_us: float
-    """The time of such a replay without the launch."""
 
     def __call__(self) -> None:
         self.graph.replay()
 
 
-class _Step:
+class _Neighbours:
     """The work around a launch in a step: data that fill the cache, and two small kernels."""
 
     def __init__(self, flush: Any) -> None:
+        """Fills the memory `flush` with zeros. Both kernels run, as none may be loaded while a
+        graph is captured."""
         import torch
 
-        self._total = torch.sum
+        self._read = torch.sum
         self._weights = flush.zero_().view(torch.float32)
         self._sum, self._row = (torch.zeros(n, device=flush.device) for n in (1, 4096))
+        self.fill_cache()
+        self._kernel()
+        self.alone: BoundLaunch = _captured(self._kernel, self._kernel).replay
+        """Replays the small kernels without a launch."""
+        self.alone()
 
     def fill_cache(self) -> None:
-        self._total(self._weights, dim=0, keepdim=True, out=self._sum)
+        self._read(self._weights, dim=0, keepdim=True, out=self._sum)
 
-    def kernel(self) -> None:
+    def around(self, launch: BoundLaunch) -> Replay:
+        """Captures a launch between the small kernels."""
+        return Replay(_captured(self._kernel, launch, self._kernel))
+
+    def _kernel(self) -> None:
         self._row.add_(1.0)
 
 
@@ -84,7 +94,8 @@ class Stopwatch:
         self._torch = torch
         self._device: Any = getattr(torch, device)
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.int8, device=device)
-        self._step = _Step(self._flush) if mode == "step" else None
+        self._neighbours = _Neighbours(self._flush) if mode == "step" else None
+        self._alone_us: deque[float] = deque(maxlen=_EMPTY_SAMPLES)
 
     def prepared(self, launch: BoundLaunch) -> BoundLaunch:
         """Returns what is timed: the launch itself, or the replay of a graph that it is captured
@@ -103,30 +114,12 @@ class Stopwatch:
             _repeat(launch, _WARMUP)
         torch.cuda.current_stream().wait_stream(side)
         replay: BoundLaunch
-        if self._step is None:
+        if self._neighbours is None:
             replay = _captured(launch).replay
         else:
-            kernel = self._step.kernel
-            replay = Replay(_captured(kernel, launch, kernel), self._empty_us)
+            replay = self._neighbours.around(launch)
         replay()  # the first one uploads the graph
         return replay
-
-    @functools.cached_property
-    def _empty_us(self) -> float:
-        """The time of a replay of the two small kernels alone, in us."""
-        assert self._step is not None
-        kernel = self._step.kernel
-        kernel()  # which loads it
-        replay = _captured(kernel, kernel).replay
-        replay()
-        times = self.times_us([replay] * _EMPTY_SAMPLES)
-        return statistics.median(device_us for device_us, _ in times)
-
-    def _fill_cache(self) -> None:
-        if self._step is None:
-            self._flush.zero_()
-        else:
-            self._step.fill_cache()
 
     def once_us(self, launches: Sequence[BoundLaunch]) -> list[float]:
         """Returns one latency of each prepared launch in us, in their order, without a warm-up."""
@@ -136,8 +129,7 @@ class Stopwatch:
         """Returns the device times of each launch, in us, over interleaved rounds.
 
         Each round begins with another launch than the one before. So all launches see the same
-        clocks and temperatures, and none is always first. The host's time is left out in either
-        mode.
+        clocks and temperatures, and none is always first. The host's time is left out in all modes.
         """
         for launch in launches:
             launch()
@@ -151,6 +143,18 @@ class Stopwatch:
 
     def times_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
         """Returns (device us, host us) of each prepared launch; the host waits only at the end."""
+        if self._neighbours is None:
+            return self._events_us(launches)
+        count = 1 if self._alone_us else _EMPTY_SAMPLES
+        found = self._events_us([self._neighbours.alone] * count + list(launches))
+        self._alone_us.extend(device_us for device_us, _ in found[:count])
+        alone_us = statistics.median(self._alone_us)
+        return [
+            (added_us(launch, device_us, alone_us), host_us)
+            for launch, (device_us, host_us) in zip(launches, found[count:], strict=True)
+        ]
+
+    def _events_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
         event: Any = self._device.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []
@@ -162,11 +166,14 @@ class Stopwatch:
             host_us.append(1e6 * (time.perf_counter() - begun))
             end.record()
         self._device.synchronize()
-        device_us = [
-            added_us(launch, 1e3 * float(start.elapsed_time(end)))
-            for launch, (start, end) in zip(launches, pairs, strict=True)
-        ]
+        device_us = [1e3 * float(start.elapsed_time(end)) for start, end in pairs]
         return list(zip(device_us, host_us, strict=True))
+
+    def _fill_cache(self) -> None:
+        if self._neighbours is None:
+            self._flush.zero_()
+        else:
+            self._neighbours.fill_cache()
 
 
 class HostStopwatch:
@@ -197,11 +204,12 @@ class HostStopwatch:
 AnyStopwatch = Stopwatch | HostStopwatch
 
 
-def added_us(launch: BoundLaunch, device_us: float) -> float:
-    """The time that a prepared launch added to a device time of it and kernels beside it."""
+def added_us(launch: BoundLaunch, device_us: float, alone_us: float) -> float:
+    """Returns what a prepared launch added to a time on the device, in us: a `Replay` ran with
+    kernels that take `alone_us` without it, and others ran alone."""
     if not isinstance(launch, Replay):
         return device_us
-    return max(device_us - launch.beside_us, RESOLUTION_US)
+    return max(device_us - alone_us, RESOLUTION_US)
 
 
 def latency_us(mode: Mode, device_us: float, host_us: float) -> float:

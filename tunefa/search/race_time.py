@@ -30,7 +30,7 @@ _CHECK = 4.0
 _ROUNDS = 18
 """The rounds of a race; it has 12 at least, and ends when more would change nothing."""
 _FLUSH_US = 150.0
-"""To overwrite the L2 cache before each launch."""
+"""To fill the L2 cache with other data before each launch."""
 _ABOVE_ROOFLINE = 1.6
 """A default takes so many times the least time that the chip needs."""
 _TRIALS_S = 1.0

@@ -9,8 +9,8 @@ How near a measured record is depends on its workload and on its device together
 are further away than `FAR_OCTAVES` are not used. Another device of the arch counts as some more
 octaves, so its record for this very workload comes before one of this device for a workload that is
 far away. Of measured records that are equally near, those in the mode `eager` (kernels launched
-from Python) come before those in the mode `graph` (CUDA graphs), because the runtime launches from
-Python.
+from Python) come before others, because the runtime launches from Python; then those in the mode
+`step`, as programs capture a call between others.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from tunefa.store import added_parameters
 from tunefa.store.source_hashes import same_code
 
 _MODES: tuple[Mode, ...] = ("eager", "step", "graph")
-"""The best first: calls of attention are eager, unless a program captures them between others."""
+"""The modes, the best first: the runtime calls from Python, and a program that captures a call does
+so between others."""
 SCHEMA = 2
 """The version of documents with records. It changes when older readers would misread them."""
 
