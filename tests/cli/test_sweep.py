@@ -125,6 +125,12 @@ def test_the_fewest_sms_of_what_a_sweep_measures(monkeypatch: pytest.MonkeyPatch
     assert sweep._fewest_sms((), None) == 108, "an A100's"
 
 
+def test_an_npu_is_refused_by_name(run: Run) -> None:
+    for words in (("--device", "ascend910b3"), ("--arch", "ascend910b3")):
+        said = run("sweep", "-w", "b1_q1_k4096", *words, code=1).stderr
+        assert "which a sweep does not know: tunefa search does" in said
+
+
 def test_workloads_over_a_cache_are_one_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
 

@@ -89,3 +89,11 @@ def test_workloads_that_share_a_config_are_one() -> None:
     assert found == {usual: 7.0, dense: 3.0}
     assert others == {usual: [small, few]}
     assert merged({few: 1.0}, 15) == ({few: 1.0}, {}), "it leaves no SM idle"
+
+
+def test_layers_with_a_window_keep_it_over_a_short_cache() -> None:
+    found, others = merged(grid("gemma2-9b", seqlen="2k,8k", ops="decode"), 0)
+    usual = Workload.parse("decode_b16_h16_kv8_k8192_d256_softcap")
+    window = Workload.parse("decode_b16_h16_kv8_k8192_d256_softcap_w4096")
+    assert found == {usual: pytest.approx(1.0), window: pytest.approx(1.0)}
+    assert others.keys() == {usual}, "a search of theirs is named as it is"

@@ -47,3 +47,15 @@ def test_options_that_do_not_go_together(path: Path) -> None:
         selected(Selection(arch="sm90"), None, 3)
     with pytest.raises(click.UsageError, match="--workloads names the workloads"):
         selected(Selection(texts=("q64",)), path, None)
+
+
+def test_workloads_that_share_a_config_are_one(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over_caches = "- {workload: decode_b1_k512, weight: 3}\n- {workload: decode_k4k, weight: 0.5}\n"
+    path.write_text(path.read_text() + over_caches)
+    usual, long = Workload.parse("decode_b16_k8192"), Workload.parse("q128")
+    assert selected(Selection(arch="sm90"), path, 2).workloads == [usual, long]
+    assert capsys.readouterr().err.startswith(
+        f"{Workload.parse('decode_b1_k512')} and 1 more are searched as {usual}: "
+    )

@@ -62,8 +62,11 @@ def expected(given: Tensors, options: Options) -> tuple[Tensor, Tensor]:
 def test_few_queries_over_many_keys_leave_half_of_the_sms_idle(
     layout: str, rows: int, keys: int, batch: int, answer: bool
 ) -> None:
-    given = tensors(rows, keys, batch, layout)
-    assert few_queries.serves(given, Options(layout=layout), SMS) is answer
+    given, options = tensors(rows, keys, batch, layout), Options(layout=layout)
+    assert few_queries.serves(given, options, SMS) is answer
+    if rows:
+        asked = looked_up.of_call(Call.of(given, options, None).workload(), SMS)
+        assert (asked.op == "decode") is answer
 
 
 @pytest.mark.parametrize(

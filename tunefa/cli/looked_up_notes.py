@@ -19,29 +19,35 @@ _WHY = {
 """By op: why calls look another workload up."""
 
 
+def asked(workload: Workload, target: Target) -> Workload:
+    """Returns the workload that calls of this one look their config up for on a chip."""
+    if isinstance(target.arch, NpuArch):  # it has one op
+        return workload
+    return looked_up.of_call(workload, target.device.sms)
+
+
 def of_search(workload: Workload, target: Target) -> str:
     """The note on a search for a workload that its calls do not look up; empty for others."""
-    if isinstance(target.arch, NpuArch):
-        return ""
-    asked = looked_up.of_call(workload, target.device.sms)
-    if asked == workload:
+    own = asked(workload, target)
+    if own == workload:
         return ""
     effect = {
-        "decode": f"It is looked up for {asked}. A record of {workload} serves calls only if none "
-        "is nearer to that. A config for one batch and one size alone is one with --batch-variant",
-        "fwd": f"A record of {workload} ends that: search {asked} instead",
+        "decode": f"It is looked up for {own}. A record of {workload} serves calls only if none "
+        "is nearer to that. For a config of one batch and size alone, search with --batch-variant",
+        "fwd": f"A record that is measured for {workload} on this device ends that: search {own} "
+        "instead",
     }
     return f"{workload}: {_WHY[workload.op]}. {effect[workload.op]}."
 
 
-def of_sweep(merged: Mapping[Workload, Sequence[Workload]]) -> list[str]:
-    """A note for each workload that a sweep searches for other ones, which are given."""
+def of_several(merged: Mapping[Workload, Sequence[Workload]]) -> list[str]:
+    """A note for each workload that is searched for other ones, which are given."""
     said = []
-    for asked, others in merged.items():
+    for searched, others in merged.items():
         for op in ("decode", "fwd"):
             own = [each for each in others if each.op == op]
             if own:
                 more = f" and {len(own) - 1} more" if own[1:] else ""
                 verb = "are" if own[1:] else "is"
-                said.append(f"{own[0]}{more} {verb} searched as {asked}: {_WHY[op]}.")
+                said.append(f"{own[0]}{more} {verb} searched as {searched}: {_WHY[op]}.")
     return said

@@ -19,7 +19,7 @@ from tunefa.search import strategies
 from tunefa.search.budget import Budget
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import looked_up
-from tunefa.spec.arch import GpuArch
+from tunefa.spec.arch import Device, GpuArch
 from tunefa.spec.trial import MODES, Mode
 
 if TYPE_CHECKING:  # they bring Optuna
@@ -110,14 +110,14 @@ def _plan(weights: dict[Any, float], how: dict[str, Any]) -> Plan:
         raise TunefaError(
             f"there is no strategy {how['strategy']!r}: {', '.join(strategies.names())}"
         )
-    device = None if how["device"] is None else archs.find(how["device"])[1].name
+    device = None if how["device"] is None else _gpu(how["device"])[1].name
     if device is not None and how["names"] is not None:
         raise click.UsageError("--device measures and --arch predicts: leave out one of them")
     names = _targets(how["names"])
     # Kernels that are named may be those of the forward pass.
     few = not how["kernels"] and any(map(looked_up.is_few, weights))
     weights, others = sweep_workloads.merged(weights, _fewest_sms(names, device) if few else 0)
-    for note in looked_up_notes.of_sweep(others):
+    for note in looked_up_notes.of_several(others):
         click.echo(note, err=True)
     return Plan(weights, names, device, how["kernels"], mode, how["strategy"], how["seed"])
 
@@ -128,8 +128,7 @@ def _fewest_sms(names: Sequence[str], device: str | None) -> int:
     known = names or (() if device is None else (device,))
     if not known and (here := targets.seen()):
         return min(each.sms for each in here)
-    chosen = [archs.find(name) for name in known or ("sm80",)]
-    return min(chip.sms for arch, chip in chosen if isinstance(arch, GpuArch))
+    return min(_gpu(name)[1].sms for name in known or ("sm80",))
 
 
 def _targets(text: str | None) -> tuple[str, ...]:
@@ -141,10 +140,16 @@ def _targets(text: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(dict.fromkeys(each.strip() for each in text.split(",")))
     for name in names:
-        arch = archs.find(name)[0]
-        if not isinstance(arch, GpuArch):
-            raise TunefaError(f"{name} is an NPU, which a sweep does not know: tunefa search does")
+        _gpu(name)
     return names
+
+
+def _gpu(name: str) -> tuple[GpuArch, Device]:
+    """Returns the chip of a name. Raises TunefaError for unknown names, and for NPUs."""
+    arch, device = archs.find(name)
+    if not isinstance(arch, GpuArch):
+        raise TunefaError(f"{name} is an NPU, which a sweep does not know: tunefa search does")
+    return arch, device
 
 
 def _swept(plan: Plan, how: dict[str, Any]) -> Outcome:

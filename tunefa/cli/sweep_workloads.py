@@ -110,6 +110,9 @@ def _grid(models: Sequence[str], lists: dict[str, str | None]) -> dict[Workload,
             if op == "decode":
                 fields |= {"seqlen_q": 1, "seqlen_k": length}
             workload = kind.workload(fields)
+            window_left = kind.fields.get("window_left")
+            if op == "decode" and window_left is not None:  # which a short cache would not have
+                workload = looked_up.of_cache(workload, window_left)
             weights[workload] = weights.get(workload, 0.0) + kind.count / model.layers
     return weights
 

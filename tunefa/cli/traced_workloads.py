@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from tunefa.cli import looked_up_notes
 from tunefa.cli.workload_options import Selection
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 from tunefa.store import traced
 
 
@@ -30,7 +32,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def selected(selection: Selection, path: Path | None, top: int | None) -> Selection:
     """Returns a selection with the workloads of a file that a kernel serves on its chip; others are
-    named on standard error.
+    named on standard error. Those that calls look up as another one are that one.
 
     Raises TunefaError for a file that cannot be read or has no workload that a kernel serves, and
     click.UsageError for options that do not go together.
@@ -41,16 +43,19 @@ def selected(selection: Selection, path: Path | None, top: int | None) -> Select
         return selection
     if selection.texts or selection.fields or selection.models:
         raise click.UsageError("--workloads names the workloads: leave out the others")
-    texts: list[str] = []
+    found: dict[Workload, list[Workload]] = {}
     for workload in traced.read(path).heaviest:
-        if top is not None and len(texts) == top:
-            break
+        asked = looked_up_notes.asked(workload, selection.target)
+        if top is not None and len(found) == top and asked not in found:
+            continue
         try:
-            kernels.serving(workload, selection.target.arch)
+            kernels.serving(asked, selection.target.arch)
         except TunefaError as error:
             click.echo(f"{workload}: left out, {error}", err=True)
         else:
-            texts.append(str(workload))
-    if not texts:
+            found.setdefault(asked, []).extend([] if asked == workload else [workload])
+    if not found:
         raise TunefaError(f"no kernel serves a workload of {path} on {selection.target}")
-    return replace(selection, texts=tuple(texts))
+    for note in looked_up_notes.of_several(found):
+        click.echo(note, err=True)
+    return replace(selection, texts=tuple(map(str, found)))

@@ -36,7 +36,7 @@ class Candidates:
         """Raises ValueError for configs with other parameters than the problem: what is told of
         them would be found nowhere."""
         self._parameters = parameters = problem.parameters
-        if len(problem.configs) and len(problem.configs[0]) != len(parameters):
+        if len(problem.configs) and problem.configs[0].keys() != {p.name for p in parameters}:
             raise ValueError(f"{problem.configs[0]} has other parameters than the problem")
         self.configs = problem.configs
         self.places: Positions = ConfigTable.of(parameters, problem.configs).positions

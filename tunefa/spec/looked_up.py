@@ -25,35 +25,58 @@ this number."""
 def of_call(workload: Workload, sms: int) -> Workload:
     """Returns the workload that calls of this one look their config up for, on a device with so
     many SMs: its own, or that of attention over a cache."""
-    return of_record(over_cache(workload) if _runs_over_cache(workload, sms) else workload)
+    w = workload
+    if is_few(w) and leaves_idle(w.batch, w.heads_kv, sms):
+        workload = over_cache(w)
+    return of_record(workload)
 
 
 def of_record(workload: Workload) -> Workload:
-    """Returns the workload that the config of a record or a plan for this one is looked up for."""
-    return of_cache(workload, workload.window_left)
+    """Returns the workload that the config of a record or a plan for this one is looked up for.
+
+    A window that hides no key is not a part of a workload. So for a cache that is no longer than
+    its window it is the workload without a window, though calls look up the one with theirs.
+    """
+    return of_cache(workload, workload.window_left) if workload.op == "decode" else workload
 
 
 def of_cache(workload: Workload, window_left: int | None) -> Workload:
     """Returns the workload that a config is looked up for where attention over a cache has this
-    one and this window. It is its own for other ops, and where the bits may follow the batch."""
-    if workload.op != "decode" or workload.batchvariant:
+    one and this window. It is its own where the bits may follow the batch.
+
+    No call says how its lengths differ, or asks for less accuracy.
+    """
+    if workload.batchvariant:
         return workload
-    keys = USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
-    return replace(workload, batch=USUAL_BATCH, seqlen_k=keys, window_left=window_left)
+    return replace(
+        workload, batch=USUAL_BATCH, seqlen_k=usual_keys(window_left), window_left=window_left,
+        varlen=False, accuracy=ACCURACIES[0],
+    )  # fmt: skip
+
+
+def usual_keys(window_left: int | None) -> int:
+    """Returns the number of keys that a config is looked up for: a window hides some of them."""
+    return USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
 
 
 def over_cache(workload: Workload) -> Workload:
-    """Returns a forward pass as attention over a cache. Raises TunefaError for one that is none."""
-    return Workload.parse(str(workload).replace("fwd_", "decode_", 1))
+    """Returns a workload as attention over a cache. Raises TunefaError where that cannot be, such
+    as for a head_dim or a dtype that no cache has."""
+    return replace(workload, op="decode")
 
 
 def is_few(workload: Workload) -> bool:
     """Whether a forward pass has few queries over many keys, and otherwise only what attention over
-    a cache has too."""
+    a cache has too.
+
+    `runtime.few_queries.serves` says the same of the tensors of a call. One query with a window to
+    the right is the exception: that window hides nothing, so workloads do not have it.
+    """
     w = workload
+    if w.op != "fwd" or w.varlen or w.dtype not in ("bf16", "fp16") or w.accuracy != ACCURACIES[0]:
+        return False
     masked = w.window_right is None and (w.causal or w.window_left is None)
-    plain = not w.varlen and masked and w.dtype in ("bf16", "fp16") and w.accuracy == ACCURACIES[0]
-    return w.op == "fwd" and plain and are_few(w.seqlen_q, w.seqlen_k)
+    return masked and are_few(w.seqlen_q, w.seqlen_k)
 
 
 def are_few(rows: int, keys: int) -> bool:
@@ -64,7 +87,3 @@ def are_few(rows: int, keys: int) -> bool:
 def leaves_idle(batch: int, heads_kv: int, sms: int) -> bool:
     """Whether the forward pass of few queries would leave half of the SMs idle."""
     return 2 * batch * heads_kv <= sms
-
-
-def _runs_over_cache(workload: Workload, sms: int) -> bool:
-    return is_few(workload) and leaves_idle(workload.batch, workload.heads_kv, sms)

@@ -79,7 +79,7 @@ def test_a_default_that_wins_is_no_speed_up(run: Run, canned: Searching) -> None
     [
         ("1", "occupancy", "bounded by occupancy: one CTA reads all keys of its sequence (no "
          "split-KV), so there are 32 CTAs, and 132 SMs can hold 132: 24% of the SMs work; "
-         "reading K and V, 32.0 MiB, takes HBM 10.0 us. --decode searches kernels that split keys"),
+         "reading K and V, 32.0 MiB, takes HBM 10.0 us. Calls run as decode_b16_h32_kv8_q1_"),
         ("16", HBM, "bounded by HBM bandwidth: reading K and V, 512.0 MiB, takes HBM 160.3 us; "
          "there are 512 CTAs, and 132 SMs can hold 132"),
     ],

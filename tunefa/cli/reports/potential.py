@@ -9,7 +9,9 @@ from tunefa.cli.reports.trial_rows import Row
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel import roofline
 from tunefa.search.request import Result
+from tunefa.spec import looked_up
 from tunefa.spec.arch import GpuArch
+from tunefa.spec.workload import Workload
 from tunefa.store.record import Record
 
 
@@ -85,7 +87,14 @@ def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:
         "ctas_that_fit": device.sms * made.occupancy.blocks_per_sm,
         "kv_bytes": kv_bytes,
         "kv_us": kv_bytes / device.hbm_bytes_per_s * 1e6,
+        "splits_keys_as": _as_decode(request.workload, device.sms),
     }
+
+
+def _as_decode(workload: Workload, sms: int) -> str | None:
+    """The workload over a cache that calls of a forward pass run as; None if they do not."""
+    asked = looked_up.of_call(workload, sms)
+    return str(asked) if asked.op == "decode" else None
 
 
 def _sentence(decode: dict[str, Any]) -> str:
@@ -95,8 +104,10 @@ def _sentence(decode: dict[str, Any]) -> str:
     ctas = f"{decode['ctas']:,} CTAs, and {sms} SMs can hold {decode['ctas_that_fit']:,}"
     if decode["bound_by"] == roofline.HBM:
         return f"bounded by {roofline.HBM}: {reads}; there are {ctas}"
+    split = ""
+    if decode["splits_keys_as"] is not None:
+        split = f". Calls run as {decode['splits_keys_as']}, which splits keys"
     return (
         f"bounded by occupancy: one CTA reads all keys of its sequence (no split-KV), so there are "
-        f"{ctas}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}. --decode searches kernels "
-        "that split keys"
+        f"{ctas}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}{split}"
     )
