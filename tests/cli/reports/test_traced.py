@@ -9,6 +9,7 @@ import pytest
 import tunefa
 from tunefa import assets
 from tunefa.cli.reports import traced as reports
+from tunefa.spec import looked_up
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
@@ -39,6 +40,11 @@ def test_a_workload_with_a_record_is_tuned(monkeypatch: pytest.MonkeyPatch) -> N
     untuned_us, tuned_us = reports.expected(MEASURED, H200)
     assert untuned_us == tuned_us
     assert reports.saving(MEASURED, Calls(1.0, 10), H200, False).saves_s == 0.0
+
+
+def test_few_queries_are_expected_to_run_over_a_cache() -> None:
+    few = Workload.parse("b1_q1_k8192")
+    assert reports.expected(few, H200) == reports.expected(looked_up.over_cache(few), H200)
 
 
 def test_what_nobody_knows_is_said() -> None:

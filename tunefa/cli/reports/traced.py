@@ -9,11 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
+from tunefa.cli import looked_up_notes
 from tunefa.cli.reports import text
 from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.errors import TunefaError
 from tunefa.runtime import choose
 from tunefa.spec import kernel as kernels
+from tunefa.spec import looked_up
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
@@ -95,11 +97,13 @@ def expected(workload: Workload, target: Target) -> tuple[float | None, float]:
 
     Raises TunefaError where no kernel of tunefa serves the workload.
     """
-    serving = kernels.serving(workload, target.arch)
-    choice = choose.choose(store.default_store(), workload, target, serving)
-    if choice.how == "exact" and choice.record is not None:
+    asked = looked_up_notes.asked(workload, target)
+    serving = kernels.serving(asked, target.arch)
+    choice = choose.choose(store.default_store(), asked, target, serving)
+    if choice.how == "exact" and choice.record is not None and asked == workload:
         return choice.record.median_us, choice.record.median_us
-    cases = {each.name: Case(each, workload, target) for each in serving}
+    runs = workload if asked.op == workload.op else looked_up.over_cache(workload)
+    cases = {each.name: Case(each, runs, target) for each in serving}
     times = [expected_us(cases[choice.kernel], choice.config)]
     for case in cases.values():
         times += [each.time_us for each in estimates(case, case.feasible().configs)]
