@@ -12,7 +12,7 @@ device alone. What a call costs depends on how it is made, its mode:
 * `step`: the launch is captured between two small kernels. The cost is what it adds to the time of
   the replay, as in a captured step of a model that writes token after token. The cache is filled by
   reading, as by the weights: data that were written must be written back before a kernel can fill
-  the cache with its own, which costs up to 12 us on an H200.
+  the cache with its own, which costs up to 10 us on an H200.
 
 Huawei's NPUs are timed in eager mode through torch_npu, whose events and streams have the names of
 torch.cuda's. That code was never run on an NPU.
