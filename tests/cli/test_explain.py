@@ -13,6 +13,7 @@ from tests.support.made_here import CUDA, made_here
 from tunefa.costmodel.version import model_version
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
+from tunefa.spec import looked_up
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
 
@@ -69,6 +70,27 @@ def test_an_exact_record_of_an_absent_device_is_called_exact(run: Run) -> None:
     said = json.loads(run(*asked).stdout)["origin"]
     assert said.startswith(f"{exact}; measured with NVRTC 12.0.1, and this machine has ")
     assert said.endswith(": unconfirmed, `tunefa verify` confirms it")
+
+
+def test_attention_over_a_cache_has_the_config_that_its_calls_look_up(run: Run) -> None:
+    asked = ("explain", "--arch", "h200", "-w", "decode_b1_k2048", "--no-compile", "--json")
+    usual = Workload.parse("decode_b16_k8192")
+    kernel = kernels.load("attention_decode_triton")
+    config = kernel.default(usual, archs.load("sm90"))
+    store.default_store().add(made_here(str(usual), kernel=kernel.name, config=config, mode="step"))
+    said = json.loads(run(*asked).stdout)
+    assert said["workload"] == str(Workload.parse("decode_b1_k2048"))
+    assert said["origin"] == f"exact: measured on NVIDIA H200 for {usual}"
+
+
+def test_few_queries_are_explained_over_a_cache(run: Run) -> None:
+    few = Workload.parse("b1_q1_k8192")
+    asked = ("explain", "--arch", "h200", "-w", str(few), "--no-compile", "--json")
+    found = run(*asked)
+    assert json.loads(found.stdout)["workload"] == str(looked_up.over_cache(few))
+    assert f"{few}: flash_attention runs so few queries" in found.stderr
+    own = run(*asked, "--kernel", "attention_fwd_triton")
+    assert json.loads(own.stdout)["workload"] == str(few) and "so few" not in own.stderr
 
 
 def test_a_record_of_another_source_is_not_the_runtime_s_choice(run: Run) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tunefa.cli import each_workload
+from tunefa.cli import each_workload, looked_up_notes
 from tunefa.cli.reports import explanation as reports
 from tunefa.cli.reports import npu_explanation as npu_reports
 from tunefa.cli.reports import text, work
@@ -22,6 +23,7 @@ from tunefa.costmodel.anchor import Anchor
 from tunefa.errors import TunefaError, unknown
 from tunefa.runtime import choose
 from tunefa.spec import kernel as kernels
+from tunefa.spec import looked_up
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Parameter
@@ -65,6 +67,8 @@ def command(selection: Selection, plot: Path | None, as_json: bool, **asked: Any
     documents = []
     for place, part in enumerate(parts):
         each_workload.announce(parts, place)
+        if not name and not asked["chosen"]:
+            part = _run_as(part)
         explanation, origin = _explained(part, asked["chosen"], name, asked["no_compile"])
         work_data = work.to_data(part.workload, part.target)
         documents.append({"origin": origin, **explanation.to_data(), **work_data})
@@ -100,6 +104,17 @@ def _explained(
     return reports.explain(case, config, trial, anchor), origin
 
 
+def _run_as(part: Selection) -> Selection:
+    """Returns the selection of the workload that calls of a part's workload run as; says on
+    standard error if it is another one."""
+    workload = part.workload
+    if looked_up_notes.asked(workload, part.target).op == workload.op:
+        return part
+    runs = looked_up.over_cache(workload)
+    click.echo(looked_up_notes.of_explanation(workload, runs), err=True)
+    return replace(part, texts=(str(runs),))
+
+
 def _plot(explanation: Explanation | NpuExplanation, part: Selection, path: Path) -> None:
     """Draws the roofline with this config, standard attention and what was measured."""
     from tunefa.experiments import figure
@@ -119,7 +134,10 @@ def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, 
     if chosen is None:
         kernels = [case.kernel for case in cases]
         known = UsableStore(store.default_store(), Installed(kernels))
-        choice = choose.choose(known, cases[0].workload, cases[0].target, kernels)
+        asked = looked_up.of_record(cases[0].workload)
+        choice = choose.choose(known, asked, cases[0].target, kernels)
+        if serving[choice.kernel].refusal(choice.config) is not None:
+            choice = choose.choose(known, cases[0].workload, cases[0].target, kernels)
         passed_over = _passed_over(choice, cases[0], known)
         return serving[choice.kernel], choice.config, choice.why + passed_over
     kernel, given = _recognised(chosen, [case.kernel for case in cases])

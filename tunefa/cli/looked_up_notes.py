@@ -40,6 +40,11 @@ def of_search(workload: Workload, target: Target) -> str:
     return f"{workload}: {_WHY[workload.op]}. {effect[workload.op]}."
 
 
+def of_explanation(workload: Workload, runs: Workload) -> str:
+    """The note on a workload whose calls run as another one, which is explained."""
+    return f"{workload}: {_WHY[workload.op]}. So {runs} is explained."
+
+
 def of_several(merged: Mapping[Workload, Sequence[Workload]]) -> list[str]:
     """A note for each workload that is searched for other ones, which are given."""
     said = []
