@@ -24,11 +24,7 @@ def maker() -> Maker:
     `ran` says afterwards which one it was, and why. Of the op `bwd` it makes the launches of the
     best kernel of tunefa's own, see `backward_choice`.
     """
-    return lambda workload, tensors: (
-        _backward_call(workload, tensors)
-        if workload.op == "bwd"
-        else _users_call(workload, tensors)
-    )
+    return _call
 
 
 def _call(workload: Workload, tensors: Tensors) -> Call:
