@@ -108,9 +108,9 @@ def _run_as(part: Selection) -> Selection:
     """Returns the selection of the workload that calls of a part's workload run as; says on
     standard error if it is another one."""
     workload = part.workload
-    if looked_up_notes.asked(workload, part.target).op == workload.op:
+    runs = looked_up_notes.run_as(workload, part.target)
+    if runs == workload:
         return part
-    runs = looked_up.over_cache(workload)
     click.echo(looked_up_notes.of_explanation(workload, runs), err=True)
     return replace(part, texts=(str(runs),))
 

@@ -19,11 +19,16 @@ _WHY = {
 """By op: why calls look another workload up."""
 
 
-def asked(workload: Workload, target: Target) -> Workload:
-    """Returns the workload that calls of this one look their config up for on a chip."""
+def run_as(workload: Workload, target: Target) -> Workload:
+    """Returns the workload that calls of this one run as on a chip."""
     if isinstance(target.arch, NpuArch):  # it has one op
         return workload
-    return looked_up.of_call(workload, target.device.sms)
+    return looked_up.run_as(workload, target.device.sms)
+
+
+def asked(workload: Workload, target: Target) -> Workload:
+    """Returns the workload that calls of this one look their config up for on a chip."""
+    return looked_up.of_record(run_as(workload, target))
 
 
 def of_search(workload: Workload, target: Target) -> str:

@@ -25,10 +25,14 @@ this number."""
 def of_call(workload: Workload, sms: int) -> Workload:
     """Returns the workload that calls of this one look their config up for, on a device with so
     many SMs: its own, or that of attention over a cache."""
+    return of_record(run_as(workload, sms))
+
+
+def run_as(workload: Workload, sms: int) -> Workload:
+    """Returns the workload that calls of this one run as, on a device with so many SMs: itself, or
+    attention over a cache of the same size."""
     w = workload
-    if is_few(w) and leaves_idle(w.batch, w.heads_kv, sms):
-        workload = over_cache(w)
-    return of_record(workload)
+    return over_cache(w) if is_few(w) and leaves_idle(w.batch, w.heads_kv, sms) else w
 
 
 def of_record(workload: Workload) -> Workload:
@@ -48,15 +52,11 @@ def of_cache(workload: Workload, window_left: int | None) -> Workload:
     """
     if workload.batchvariant:
         return workload
+    keys = USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
     return replace(
-        workload, batch=USUAL_BATCH, seqlen_k=usual_keys(window_left), window_left=window_left,
+        workload, batch=USUAL_BATCH, seqlen_k=keys, window_left=window_left,
         varlen=False, accuracy=ACCURACIES[0],
     )  # fmt: skip
-
-
-def usual_keys(window_left: int | None) -> int:
-    """Returns the number of keys that a config is looked up for: a window hides some of them."""
-    return USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
 
 
 def over_cache(workload: Workload) -> Workload:

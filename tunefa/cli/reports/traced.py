@@ -97,12 +97,12 @@ def expected(workload: Workload, target: Target) -> tuple[float | None, float]:
 
     Raises TunefaError where no kernel of tunefa serves the workload.
     """
-    asked = looked_up_notes.asked(workload, target)
+    runs = looked_up_notes.run_as(workload, target)
+    asked = looked_up.of_record(runs)
     serving = kernels.serving(asked, target.arch)
     choice = choose.choose(store.default_store(), asked, target, serving)
     if choice.how == "exact" and choice.record is not None and asked == workload:
         return choice.record.median_us, choice.record.median_us
-    runs = workload if asked.op == workload.op else looked_up.over_cache(workload)
     cases = {each.name: Case(each, runs, target) for each in serving}
     times = [expected_us(cases[choice.kernel], choice.config)]
     for case in cases.values():
