@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tunefa.costmodel.estimate import expected_us
-from tunefa.costmodel.roofline import EXP2, HBM, TENSOR, kv_bytes, roofline
+from tunefa.costmodel.roofline import EXP2, HBM, TENSOR, impossible_us, kv_bytes, roofline
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
+from tunefa.store.record import Record
+from tunefa.store.results import Store, shipped_root
 
 H100 = Target.named("h100")
+
+
+def shipped_measured() -> list[Record]:
+    """The measured records that come with tunefa."""
+    found = Store([shipped_root()]).records()
+    return [record for record in found if record.objective == "measured"]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,30 @@ def test_fp32_takes_three_products_and_an_npu_has_no_exp2_units() -> None:
     exact, half = (roofline(Workload.parse(f"q4k_{d}"), H100) for d in ("fp32", "bf16"))
     assert exact.bounds_us[TENSOR] == pytest.approx(6 * half.bounds_us[TENSOR])
     assert set(roofline(Workload.parse("q4k"), Target.named("910B3")).bounds_us) == {TENSOR, HBM}
+
+
+@pytest.mark.parametrize(
+    ("workload", "bound"),
+    [
+        ("q8192", TENSOR),
+        ("q8192_d16", TENSOR),  # FlashAttention-4 computes exponentials by products and sums
+        ("b1_h8_q1024_k32768_d64_causal_w1024", TENSOR),  # hides most of the keys that are counted
+        ("decode_b16_h32_kv8_q1_k8192_d128_bf16_causal", HBM),
+        ("decode_b16_h32_kv8_q1_k8192_d128_bf16_causal_w1024", HBM),
+    ],
+)
+def test_what_no_launch_can_be_below(workload: str, bound: str) -> None:
+    asked = Workload.parse(workload)
+    assert impossible_us(asked, H100) == roofline(asked, H100).bounds_us[bound]
+    other = Target.seen("NVIDIA H1000", (9, 0), 132)
+    assert not other.is_known_product and impossible_us(asked, other) == 0.0
+
+
+@pytest.mark.parametrize("record", shipped_measured(), ids=lambda record: str(record.workload))
+def test_no_measured_record_is_impossible(record: Record) -> None:
+    assert record.device
+    target = Target.named(record.device)
+    assert 0.0 < impossible_us(record.workload, target) < record.median_us
 
 
 def test_k_and_v_of_packed_sequences_are_counted_by_their_lengths() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fake_device import Device, Unwatched
-from tests.support.predicted_case import config, ok
+from tests.support.predicted_case import TARGET, WORKLOAD, config, ok
 from tunefa.measure import bench, racing
 from tunefa.measure.measured import Measured
 from tunefa.spec.trial import Trial
@@ -102,3 +102,24 @@ def test_a_default_that_was_never_compiled_races_and_gets_its_resources(
     found = measured.race([ok(16, 8.0), unseen], config(128))
     assert found.winner is not None and found.winner.config == config(128)
     assert found.winner.resources is not None and found.winner.median_us
+
+
+def test_races_with_times_that_the_chip_cannot_have_claim_nothing(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader takes 1 us on the fake device."""
+    asked = []
+
+    def needs(workload: object, target: object) -> float:
+        asked.append((workload, target))
+        return 1.5
+
+    monkeypatch.setattr(bench, "impossible_us", needs)
+    found = measured.race(FINALISTS, config(32))
+    assert found.winner is not None and found.winner.config == config(32)
+    assert found.certificate is not None
+    why = "a median of 1.0 us, and the chip needs 1.5 us at its peak rates"
+    assert why in found.certificate["refused"] and why in found.certificate["decision"]
+    kernels = measured.race_kernels(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
+    assert isinstance(kernels, bench.KernelRaceResult) and why in kernels.certificate["refused"]
+    assert asked == [(WORKLOAD, TARGET)] * 2

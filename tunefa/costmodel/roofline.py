@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import CACHE_OPS
 
 TENSOR, EXP2, HBM = "tensor cores", "exp2 units", "HBM bandwidth"
 DECODE_ROWS = 16
@@ -51,6 +52,20 @@ def roofline(workload: Workload, target: Target) -> Roofline:
         count = workload.exp2_count * (1 + workload.softcap)
         bounds[EXP2] = count / (arch.exp2_per_clock_per_sm * per_us)
     return Roofline(bounds)
+
+
+def impossible_us(workload: Workload, target: Target) -> float:
+    """Returns a time, in us, that no launch can be below whose inputs are not in the L2; 0.0 for a
+    product whose rates are not known.
+
+    It is the bound by the products, and over a cache of keys and values that by the bytes, too. In
+    other ops masks may hide whole keys and rows. Exponentials may be computed without the
+    special-function units, so that bound does not count.
+    """
+    if not target.is_known_product:
+        return 0.0
+    bounds = roofline(workload, target).bounds_us
+    return max(bounds.get(TENSOR, 0.0), bounds[HBM] if workload.op in CACHE_OPS else 0.0)
 
 
 def kv_bytes(workload: Workload) -> int:

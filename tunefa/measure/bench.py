@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefa.compile.contract import CompileError, unordered, unread
+from tunefa.costmodel.roofline import impossible_us
 from tunefa.measure import launches, ops, race, timing
 from tunefa.measure.gate import Gate, Probe
+from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Race
 from tunefa.measure.racing import decided, footprint_of, plain, run_races, samples_of, screened
@@ -86,7 +88,7 @@ class Bench:
         racers = [*right, right[0]]
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
-        run, watch, refused = run_races(self._stopwatch, launches, pinned, until)
+        run, watch, refused = self._raced(launches, pinned, until)
         raced = [replace(t, samples_us=samples_of(run, i)) for i, t in enumerate(right)]
         found = decided(raced, run, default, refused)
         certificate = {**(found.certificate or {}), "device": watch.summary()}
@@ -103,7 +105,7 @@ class Bench:
         trials = [own, *(trial for _, trial in rivals), own]
         pairs = zip([self, *benches, self], trials, strict=True)
         launches = [bench._prepared(trial.config) for bench, trial in pairs]
-        run, watch, refused = run_races(self._stopwatch, launches, frozenset(), until)
+        run, watch, refused = self._raced(launches, frozenset(), until)
         decision = race.decide(run, None, footprint_of(trials))
         certificate = {
             "decision": decision.why,
@@ -152,6 +154,13 @@ class Bench:
             first.setdefault(launches.what_runs(trial, made) or identity(trial.config), trial)
         kept = [trial for trial in right if any(trial is each for each in first.values())]
         return kept, [trial for trial in right if not any(trial is each for each in kept)]
+
+    def _raced(
+        self, launches: Sequence[timing.BoundLaunch], pinned: frozenset[int], until: float
+    ) -> tuple[Race, Monitor, str | None]:
+        """Races prepared launches on this workload, as `run_races` does."""
+        least_us = impossible_us(self.case.workload, self.case.target)
+        return run_races(self._stopwatch, launches, pinned, until, least_us)
 
     def _prepared(self, config: Config) -> timing.BoundLaunch:
         """Prepares the config's launch on the workload's own shape for timing."""
