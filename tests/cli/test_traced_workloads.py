@@ -59,3 +59,21 @@ def test_workloads_that_share_a_config_are_one(
     assert capsys.readouterr().err.startswith(
         f"{Workload.parse('decode_b1_k512')} and 1 more are searched as {usual}: "
     )
+
+
+def test_workloads_that_share_a_config_count_together(path: Path) -> None:
+    """None of the three took the most time alone."""
+    over_caches = [f"- {{workload: decode_k{keys}, weight: 1.5}}\n" for keys in ("1k", "2k", "4k")]
+    path.write_text(path.read_text() + "".join(over_caches))
+    found = selected(Selection(arch="sm90"), path, 1).workloads
+    assert found == [Workload.parse("decode_b16_k8192")]
+
+
+def test_what_took_less_than_the_heaviest_is_not_named(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(path.read_text() + "- {workload: q64_d128_e4m3, weight: 1.5}\n")
+    assert len(selected(Selection(arch="sm80"), path, 1).workloads) == 1
+    assert capsys.readouterr().err == ""
+    assert len(selected(Selection(arch="sm80"), path, 2).workloads) == 2
+    assert "left out" in capsys.readouterr().err

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from tunefa.cli import looked_up_notes
 from tunefa.cli.workload_options import Selection
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import traced
+from tunefa.store.traced import Traced
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command `--workloads` and `--top`."""
     for option in (
         click.option("--top", type=click.IntRange(min=1), metavar="N", help=(
-            "Only the N workloads of --workloads that took the most time.")),
+            "Only the N workloads of --workloads that took the most time; `tunefa search` "
+            "counts those that share a config as one.")),
         click.option("--workloads", type=click.Path(path_type=Path), metavar="FILE", help=(
             "The workloads in a file that `tunefa trace` wrote, those that took the most time "
             "first.")),
@@ -43,19 +47,33 @@ def selected(selection: Selection, path: Path | None, top: int | None) -> Select
         return selection
     if selection.texts or selection.fields or selection.models:
         raise click.UsageError("--workloads names the workloads: leave out the others")
-    found: dict[Workload, list[Workload]] = {}
-    for workload in traced.read(path).heaviest:
-        asked = looked_up_notes.asked(workload, selection.target)
-        if top is not None and len(found) == top and asked not in found:
-            continue
-        try:
-            kernels.serving(asked, selection.target.arch)
-        except TunefaError as error:
-            click.echo(f"{workload}: left out, {error}", err=True)
-        else:
-            found.setdefault(asked, []).extend([] if asked == workload else [workload])
+    found = _heaviest(traced.read(path), selection.target, top)
     if not found:
         raise TunefaError(f"no kernel serves a workload of {path} on {selection.target}")
     for note in looked_up_notes.of_several(found):
         click.echo(note, err=True)
     return replace(selection, texts=tuple(map(str, found)))
+
+
+def _heaviest(found: Traced, target: Target, top: int | None) -> dict[Workload, Sequence[Workload]]:
+    """Returns the workloads that calls of a program look up, the `top` that took the most time in
+    all, each with the others that are that one. What no kernel serves is named on standard error
+    unless it took less than all of these."""
+    members: dict[Workload, list[Workload]] = {}
+    seconds, left_out = defaultdict[Workload, float](float), dict[Workload, str]()
+    for workload in found.heaviest:
+        asked = looked_up_notes.asked(workload, target)
+        try:
+            kernels.serving(asked, target.arch)
+        except TunefaError as error:
+            left_out[workload] = str(error)
+        else:
+            members.setdefault(asked, []).append(workload)
+            seconds[asked] += found.workloads[workload].seconds
+    ranked = sorted(members, key=lambda each: -seconds[each])
+    kept = ranked[:top]
+    least_s = seconds[kept[-1]] if len(kept) < len(ranked) else 0.0
+    for workload, why in left_out.items():
+        if found.workloads[workload].seconds >= least_s:
+            click.echo(f"{workload}: left out, {why}", err=True)
+    return {asked: [each for each in members[asked] if each != asked] for asked in kept}
