@@ -97,8 +97,9 @@ class Device:
         return replace(trial, samples_us=(*trial.samples_us, *(1e6 * seconds,) * RETIMED))
 
     def _race(
-        self, kernel: str, workload: str, trials: list[Trial], default: Config | None, until: float
-    ) -> Raced:
+        self, kernel: str, workload: str, trials: list[Trial], default: Config | None, until: float,
+        least_us: float,
+    ) -> Raced:  # fmt: skip
         times = [launch_s(kernel, workload, each.config) for each in trials]
         kinds = 1 if Workload.parse(workload).batch > 1 else 2
         for _ in range(kinds):
@@ -110,8 +111,9 @@ class Device:
         return Raced(raced, best, {"noise_floor": 0.001})
 
     def _race_kernels(
-        self, kernel: str, workload: str, own: Trial, rivals: list[tuple[str, Trial]], until: float
-    ) -> KernelRaceResult:
+        self, kernel: str, workload: str, own: Trial, rivals: list[tuple[str, Trial]], until: float,
+        least_us: float,
+    ) -> KernelRaceResult:  # fmt: skip
         racers = [(kernel, own), *rivals]
         times = [launch_s(name, workload, each.config) for name, each in racers]
         _rounds([*times, times[0]], until)

@@ -77,3 +77,15 @@ def test_what_took_less_than_the_heaviest_is_not_named(
     assert capsys.readouterr().err == ""
     assert len(selected(Selection(arch="sm80"), path, 2).workloads) == 2
     assert "left out" in capsys.readouterr().err
+
+
+def test_what_is_left_out_counts_together_too(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3 s are more than the 2 s of the heaviest workload that a kernel serves."""
+    caches = [
+        f"- {{workload: decode_k{keys}_e4m3cache, weight: 1}}\n" for keys in ("1k", "2k", "4k")
+    ]
+    path.write_text(path.read_text() + "".join(caches))
+    assert selected(Selection(arch="sm80"), path, 1).workloads == [Workload.parse("q128")]
+    assert capsys.readouterr().err.count("left out") == 3

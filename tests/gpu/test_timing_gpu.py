@@ -79,7 +79,7 @@ def test_a_long_launch_costs_the_same_in_all_modes() -> None:
     timed = [(watch, [watch.prepared(launch)]) for watch in watches]
     rounds = [[watch.once_us(launches)[0] for watch, launches in timed] for _ in range(SAMPLES)]
     medians = [statistics.median(each) for each in zip(*rounds, strict=True)]
-    assert medians == pytest.approx([medians[0]] * len(MODES), rel=0.05)
+    assert medians == pytest.approx([medians[0]] * len(MODES), rel=0.1)
 
 
 def test_a_launch_in_a_step_costs_what_it_adds() -> None:
@@ -96,14 +96,15 @@ def test_a_launch_in_a_step_costs_what_it_adds() -> None:
     assert small[0] > SAMPLES and bool((small == small[0]).all())  # each replay adds to all
 
 
-def test_the_first_launch_of_a_batch_costs_as_much_as_others() -> None:
-    """Each round of a race begins while the device waits for the host."""
-    for mode in ("graph", "step"):
-        watch, small = Stopwatch(mode), torch.zeros(4096, device="cuda")
-        launch = watch.prepared(lambda small=small: small.add_(1.0))  # type: ignore[misc]
-        batches = []
-        for _ in range(2 * SAMPLES):
-            batches.append(watch.once_us([launch] * 8))
-            time.sleep(0.005)
-        first, *others = (statistics.median(each) for each in zip(*batches, strict=True))
-        assert first == pytest.approx(statistics.median(others), abs=1.0), mode
+@pytest.mark.parametrize("mode", ["graph", "step"])
+def test_batches_that_begin_while_the_device_waits(mode: Mode) -> None:
+    """Each round of a race does. The launch takes 10 us on an H200."""
+    watch, few = Stopwatch(mode), torch.zeros(2**22, device="cuda")
+    launch = watch.prepared(lambda: few.add_(1.0))
+    expected_us = statistics.median(watch.once_us([launch] * 8 * SAMPLES))
+    batches = []
+    for _ in range(2 * SAMPLES):
+        batches.append(watch.once_us([launch] * 8))
+        time.sleep(0.005)
+    medians = [statistics.median(each) for each in zip(*batches, strict=True)]
+    assert medians == pytest.approx([expected_us] * 8, abs=1.0)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from tests.support.fake_device import Device, Unwatched
-from tests.support.predicted_case import TARGET, WORKLOAD, config, ok
+from tests.support.fake_device import Device, InProcess, Unwatched
+from tests.support.predicted_case import CASE, config, ok
+from tunefa.costmodel.roofline import cache_us
 from tunefa.measure import bench, racing
+from tunefa.measure import measured as objectives
 from tunefa.measure.measured import Measured
+from tunefa.measure.objective import Raced
+from tunefa.spec.target import Target
 from tunefa.spec.trial import Trial
+from tunefa.spec.workload import Workload
 
 
 class Disturbed(Unwatched):
@@ -104,22 +112,40 @@ def test_a_default_that_was_never_compiled_races_and_gets_its_resources(
     assert found.winner.resources is not None and found.winner.median_us
 
 
-def test_races_with_times_that_the_chip_cannot_have_claim_nothing(
+def test_races_with_times_that_cannot_be_claim_nothing(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader takes 1 us on the fake device."""
-    asked = []
+    rivals = [("attention_fwd_triton", ok(128, 1.0))]
+    for least_us, refused in ((1.2, False), (1.3, True)):
+        monkeypatch.setattr(objectives, "cache_us", lambda *_, least_us=least_us: least_us)
+        found = measured.race(FINALISTS, config(32))
+        kernels = measured.race_kernels(ok(16, 1.0), rivals)
+        assert found.winner is not None and found.certificate is not None
+        assert isinstance(kernels, bench.KernelRaceResult)
+        assert found.winner.config == config(32 if refused else 128)
+        why = "a median of 1.0 us, which cannot be, as the memory alone needs 1.3 us, in 2 races"
+        for certificate in (found.certificate, kernels.certificate):
+            assert certificate.get("refused") == (why if refused else None)
+        assert refused is (found.certificate["decision"] == f"the default is kept: {why}")
 
-    def needs(workload: object, target: object) -> float:
-        asked.append((workload, target))
-        return 1.5
 
-    monkeypatch.setattr(bench, "impossible_us", needs)
-    found = measured.race(FINALISTS, config(32))
-    assert found.winner is not None and found.winner.config == config(32)
-    assert found.certificate is not None
-    why = "a median of 1.0 us, and the chip needs 1.5 us at its peak rates"
-    assert why in found.certificate["refused"] and why in found.certificate["decision"]
-    kernels = measured.race_kernels(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
-    assert isinstance(kernels, bench.KernelRaceResult) and why in kernels.certificate["refused"]
-    assert asked == [(WORKLOAD, TARGET)] * 2
+def test_a_race_over_a_cache_knows_the_memory_of_its_device(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bench's process knows the arch alone, whose default has a slower memory."""
+    over_cache = Workload.parse("decode_b16_h32_kv8_q1_k8192_d128_bf16_causal")
+    told: dict[str, float] = {}
+
+    def called(self: Measured, method: str, arguments: tuple[Any, ...], limit_s: float) -> Raced:
+        told[method] = arguments[-1]
+        return Raced([])
+
+    monkeypatch.setattr(Measured, "_call", called)
+    for name in ("h200", "h100"):
+        target = Target.named(name)
+        objective = InProcess(replace(CASE, workload=over_cache, target=target), 1)
+        with objective:
+            objective.race([], None)
+            objective.race_kernels(ok(16, 1.0), [])
+        assert told == dict.fromkeys(("race", "race_kernels"), cache_us(over_cache, target))

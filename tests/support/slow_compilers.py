@@ -93,14 +93,14 @@ def _retime(trial: Trial) -> Trial:
     return replace(trial, samples_us=trial.samples_us + (_us(trial.config),) * 5)
 
 
-def _race(trials: list[Trial], default: Config | None, until: float) -> Raced:
+def _race(trials: list[Trial], default: Config | None, until: float, least_us: float) -> Raced:
     time.sleep(RACE_S)
     raced = [replace(each, error=1e-4, samples_us=(_us(each.config),) * 20) for each in trials]
     best = min(raced, key=lambda each: each.samples_us[0], default=None)
     return Raced(raced, best, {"noise_floor": 0.001} if best else None)
 
 
-def _race_kernels(own: Trial, rivals: list[tuple[str, Trial]], until: float) -> KernelRaceResult:
+def _race_kernels(own: Trial, rivals: list[tuple[str, Trial]], *_: float) -> KernelRaceResult:
     time.sleep(RACE_S)
     return KernelRaceResult(rivals[0][0], {"noise_floor": 0.001})
 

@@ -60,20 +60,20 @@ def _heaviest(found: Traced, target: Target, top: int | None) -> dict[Workload, 
     all, each with the others that are that one. What no kernel serves is named on standard error
     unless it took less than all of these."""
     members: dict[Workload, list[Workload]] = {}
-    seconds, left_out = defaultdict[Workload, float](float), dict[Workload, str]()
+    seconds = defaultdict[Workload, float](float)
     for workload in found.heaviest:
         asked = looked_up_notes.asked(workload, target)
+        members.setdefault(asked, []).append(workload)
+        seconds[asked] += found.workloads[workload].seconds
+    kept: dict[Workload, Sequence[Workload]] = {}
+    for asked in sorted(members, key=lambda each: -seconds[each]):
+        if len(kept) == top:
+            break
         try:
             kernels.serving(asked, target.arch)
         except TunefaError as error:
-            left_out[workload] = str(error)
+            for workload in members[asked]:
+                click.echo(f"{workload}: left out, {error}", err=True)
         else:
-            members.setdefault(asked, []).append(workload)
-            seconds[asked] += found.workloads[workload].seconds
-    ranked = sorted(members, key=lambda each: -seconds[each])
-    kept = ranked[:top]
-    least_s = seconds[kept[-1]] if len(kept) < len(ranked) else 0.0
-    for workload, why in left_out.items():
-        if found.workloads[workload].seconds >= least_s:
-            click.echo(f"{workload}: left out, {why}", err=True)
-    return {asked: [each for each in members[asked] if each != asked] for asked in kept}
+            kept[asked] = [each for each in members[asked] if each != asked]
+    return kept

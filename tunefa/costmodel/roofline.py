@@ -54,18 +54,15 @@ def roofline(workload: Workload, target: Target) -> Roofline:
     return Roofline(bounds)
 
 
-def impossible_us(workload: Workload, target: Target) -> float:
-    """Returns a time, in us, that no launch can be below whose inputs are not in the L2; 0.0 for a
-    product whose rates are not known.
+def cache_us(workload: Workload, target: Target) -> float:
+    """Returns the least time, in us, to read the keys and values of a cache from the memory, with
+    queries and output; 0.0 for ops without a cache, and for a product that is not known.
 
-    It is the bound by the products, and over a cache of keys and values that by the bytes, too. In
-    other ops masks may hide whole keys and rows. Exponentials may be computed without the
-    special-function units, so that bound does not count.
+    Other ops have keys and rows that masks may hide, so they may move fewer bytes than they have.
     """
-    if not target.is_known_product:
+    if workload.op not in CACHE_OPS or not target.is_known_product:
         return 0.0
-    bounds = roofline(workload, target).bounds_us
-    return max(bounds.get(TENSOR, 0.0), bounds[HBM] if workload.op in CACHE_OPS else 0.0)
+    return roofline(workload, target).bounds_us[HBM]
 
 
 def kv_bytes(workload: Workload) -> int:

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefa.compile.contract import CompileError, unordered, unread
-from tunefa.costmodel.roofline import impossible_us
 from tunefa.measure import launches, ops, race, timing
 from tunefa.measure.gate import Gate, Probe
-from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Race
 from tunefa.measure.racing import decided, footprint_of, plain, run_races, samples_of, screened
@@ -67,10 +65,17 @@ class Bench:
         more = screened(self._stopwatch, self._prepared(trial.config), math.inf)
         return replace(trial, samples_us=(*trial.samples_us, *more))
 
-    def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
+    def race(
+        self,
+        trials: Iterable[Trial],
+        default: Config | None,
+        until: float,
+        least_us: float = 0.0,
+    ) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.
 
-        `Trial.error` is that of normal inputs, which come last.
+        `Trial.error` is that of normal inputs, which come last. The device needs `least_us`: this
+        process may know no more than its arch.
         The race ends early when `time.monotonic` is `until`, but not before it has the rounds that
         a certificate needs.
         """
@@ -88,14 +93,18 @@ class Bench:
         racers = [*right, right[0]]
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
-        run, watch, refused = self._raced(launches, pinned, until)
+        run, watch, refused = run_races(self._stopwatch, launches, pinned, until, least_us)
         raced = [replace(t, samples_us=samples_of(run, i)) for i, t in enumerate(right)]
         found = decided(raced, run, default, refused)
         certificate = {**(found.certificate or {}), "device": watch.summary()}
         return replace(found, trials=[*found.trials, *others], certificate=certificate)
 
     def race_kernels(
-        self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float
+        self,
+        own: Trial,
+        rivals: Sequence[tuple[str, Trial]],
+        until: float,
+        least_us: float = 0.0,
     ) -> KernelRaceResult:
         """Races this kernel's winner against those of other kernels, which passed the gate too.
 
@@ -105,7 +114,7 @@ class Bench:
         trials = [own, *(trial for _, trial in rivals), own]
         pairs = zip([self, *benches, self], trials, strict=True)
         launches = [bench._prepared(trial.config) for bench, trial in pairs]
-        run, watch, refused = self._raced(launches, frozenset(), until)
+        run, watch, refused = run_races(self._stopwatch, launches, frozenset(), until, least_us)
         decision = race.decide(run, None, footprint_of(trials))
         certificate = {
             "decision": decision.why,
@@ -154,13 +163,6 @@ class Bench:
             first.setdefault(launches.what_runs(trial, made) or identity(trial.config), trial)
         kept = [trial for trial in right if any(trial is each for each in first.values())]
         return kept, [trial for trial in right if not any(trial is each for each in kept)]
-
-    def _raced(
-        self, launches: Sequence[timing.BoundLaunch], pinned: frozenset[int], until: float
-    ) -> tuple[Race, Monitor, str | None]:
-        """Races prepared launches on this workload, as `run_races` does."""
-        least_us = impossible_us(self.case.workload, self.case.target)
-        return run_races(self._stopwatch, launches, pinned, until, least_us)
 
     def _prepared(self, config: Config) -> timing.BoundLaunch:
         """Prepares the config's launch on the workload's own shape for timing."""

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from tunefa.compile.worker_process import said
 from tunefa.compile.workers import ProcessLost, Workers
+from tunefa.costmodel.roofline import cache_us
 from tunefa.errors import TunefaError
 from tunefa.measure import loading
 from tunefa.measure.bench import Bench, KernelRaceResult
@@ -192,22 +193,22 @@ class Measured(Predicted):
         self._settle_all()
         self._abandon()
         finalists = list(trials)
-        until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
-        raced: Raced | LostProcess = self._call("race", (finalists, default, until), RACE_LIMIT_S)
+        raced: Raced | LostProcess = self._raced("race", (finalists, default), until)
         if isinstance(raced, LostProcess):
-            seen = [trial for trial in finalists if trial.resources is not None]
-            return without_race(seen, raced.reason)
+            return without_race([t for t in finalists if t.resources is not None], raced.reason)
         return raced
 
     def race_kernels(
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
     ) -> KernelRaceResult | LostProcess:
         """Races this kernel's winner against those of others; `rivals` are (kernel, trial)."""
-        until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
-        found: KernelRaceResult | LostProcess = self._call(
-            "race_kernels", (own, rivals, until), RACE_LIMIT_S
-        )
+        found: KernelRaceResult | LostProcess = self._raced("race_kernels", (own, rivals), until)
         return found
+
+    def _raced(self, method: str, arguments: tuple[Any, ...], until: float) -> Any:
+        until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
+        arguments += (until, cache_us(self.case.workload, self.case.target))
+        return self._call(method, arguments, RACE_LIMIT_S)
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         """Returns what a method of the bench returns, or how its process was lost."""
@@ -262,8 +263,7 @@ class MeasuredOnNpu(Measured, Modelled):
 
 def gpu_objective(mode: Mode) -> type[Measured]:
     """The objective that measures on a GPU in that mode."""
-    kinds = Measured, MeasuredInGraph, MeasuredInStep
-    return next(kind for kind in kinds if kind.mode == mode)
+    return next(k for k in (Measured, MeasuredInGraph, MeasuredInStep) if k.mode == mode)
 
 
 def objective(arch: Arch, mode: Mode) -> type[Measured]:
