@@ -10,7 +10,8 @@ import pytest
 from tests.support.fake_objective import KERNEL, Fake, by_tile, request, user_store
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
-from tunefa.spec.trial import Config, Outcome
+from tunefa.spec import kernel as kernels
+from tunefa.spec.trial import Config, Outcome, Resources
 from tunefa.store import document
 from tunefa.sweep import slice_result
 
@@ -51,6 +52,35 @@ def test_without_a_record_there_is_no_time(fake: type[Fake]) -> None:
     result = search.search(request(), user_store())
     told = slice_result.told(result, 0, 6.0, 0.0)
     assert told["best_us"] is None and told["default_us"] is None and "record" not in told
+
+
+def test_a_default_that_spills_takes_its_own_time(fake: type[Fake]) -> None:
+    """The model's doubt about spills decides who wins, and is no time."""
+    result = search.search(request(), user_store())
+    default = KERNEL.default(result.request.workload, result.request.target.arch)
+    spilling = Resources(smem_bytes=1, registers=255, spill_bytes=24, stack_bytes=0)
+    finished = tuple(
+        replace(each, trial=replace(each.trial, resources=spilling))
+        for each in result.finished
+        if each.trial.config == default
+    )
+    assert slice_result.default_us(replace(result, finished=finished)) == 100.0
+
+
+def test_without_the_default_of_its_kernel_a_record_saves_an_unknown_time(
+    fake: type[Fake],
+) -> None:
+    other = kernels.load("attention_fwd_gluon_sm90")
+    result = search.search(request(KERNEL, other, budget=Budget(trials=12)), user_store())
+    assert result.record is not None and slice_result.default_us(result) == 100.0
+    case = result.request.case(next(k for k in (KERNEL, other) if k.name == result.record.kernel))
+    without = tuple(
+        each
+        for each in result.finished
+        if each.kernel != result.record.kernel or each.trial.config != case.default()
+    )
+    assert len(without) < len(result.finished)
+    assert slice_result.default_us(replace(result, finished=without)) is None
 
 
 def test_it_is_settled_where_every_kernel_is(fake: type[Fake]) -> None:

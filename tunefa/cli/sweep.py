@@ -95,7 +95,7 @@ def command(
     else:
         plan = _plan(sweep_workloads.chosen(path, models, texts, lists), how)
     found = _joined(how) if plan is None else _swept(plan, how)
-    _report(found, as_json)
+    _report(found, as_json, joined=plan is None)
 
 
 def _plan(weights: dict[Any, float], how: dict[str, Any]) -> Plan:
@@ -245,14 +245,14 @@ def _joined(how: dict[str, Any]) -> Outcome:
     return run.join(held, _engine(how))
 
 
-def _report(found: Outcome, as_json: bool) -> None:
+def _report(found: Outcome, as_json: bool, joined: bool) -> None:
     from tunefa.cli.reports import sweep as reports
     from tunefa.cli.reports import text
 
     if as_json:
         text.emit_json(reports.to_data(found))
     else:
-        reports.show(found, text.console())
+        reports.show(found, text.console(), joined)
     for worker, why in found.errors.items():
         click.echo(f"{worker} ended early: {why}", err=True)
     if found.interrupted:

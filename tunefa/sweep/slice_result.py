@@ -7,7 +7,7 @@ from typing import Any
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search import candidates
 from tunefa.search.request import Result
-from tunefa.spec.trial import identity
+from tunefa.spec.trial import identity, time_us
 from tunefa.store import document
 
 ENDED_EARLY = 0.8
@@ -47,19 +47,25 @@ def told(result: Result, earlier: int, amount: float, at: float) -> dict[str, An
 
 
 def default_us(result: Result) -> float | None:
-    """Returns the time of the fastest default of a kernel in us; None if none was right."""
-    request = result.request
-    defaults = {}
+    """Returns the time in us of the default that would run without the search: the fastest one of a
+    kernel.
+
+    It is None if none was right, and while the default of the record's own kernel was not tried:
+    that may be the fastest one.
+    """
+    request, record = result.request, result.record
+    defaults = set()
     for kernel in request.kernels:
         config = candidates.default(request.case(kernel))
         if config is not None:
-            defaults[kernel.name, identity(config)] = kernel.name
-    times = [
-        rank_us(each.trial)
-        for each in result.finished
-        if (each.kernel, identity(each.trial.config)) in defaults and each.trial.outcome == "ok"
-    ]
-    return min(times, default=None)
+            defaults.add((kernel.name, identity(config)))
+    tried = {(each.kernel, identity(each.trial.config)): each.trial for each in result.finished}
+    unknown = defaults - tried.keys()
+    if record is not None and any(kernel == record.kernel for kernel, _ in unknown):
+        return None
+    right = [tried[each] for each in defaults & tried.keys() if tried[each].outcome == "ok"]
+    fastest = min(right, key=rank_us, default=None)
+    return None if fastest is None else time_us(fastest)
 
 
 def is_settled(result: Result) -> bool:

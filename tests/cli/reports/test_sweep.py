@@ -50,9 +50,37 @@ def test_it_says_what_was_saved_and_what_is_left(
     assert "Left on the table: 0.22 expected, 5.50%; 1 workload of weight 1 without a" in out
     assert "GPU 1 of host was put aside: its clocks were lowered" in out
     assert "w: left out, no kernel serves it" in out and "GPU 0 searched for 40 s" in out
-    assert "--resume" in out
+    assert "Next: go on, with the same words and\n  --resume" in out
     sweep.show(replace(FOUND, measured=False), text.console())
     assert "PREDICTED" in capsys.readouterr().out
+
+
+def test_it_says_how_to_go_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(found: Outcome, joined: bool = False) -> str:
+        sweep.show(found, text.console(), joined)
+        return capsys.readouterr().out.partition("without a record\n")[2]
+
+    over = replace(FOUND, aside={}, refused={}, slices=())
+    larger = "The rest of the budget is too small for another search: 1 workload would need more\n"
+    assert larger in said(over) and "--resume --budget 120s" in said(over)
+    assert "--resume --budget 14" in said(replace(over, clock=Clock(None, 7)))
+    assert said(replace(over, interrupted=True)).endswith("and\n  --resume\n")
+    assert said(replace(over, errors={"GPU 0": "lost"})).endswith("and\n  --resume\n")
+    failed = replace(over, items=(over.items[0], replace(over.items[1], failures=3)))
+    assert "--resume" not in said(failed) and "tunefa show" in said(failed)
+    assert "Next" not in said(over, joined=True)
+
+
+def test_what_is_not_known_is_not_called_nothing(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = replace(FOUND.items[0], default_us=None)
+    sweep.show(replace(FOUND, items=(first, FOUND.items[1])), text.console())
+    row = next(line for line in capsys.readouterr().out.splitlines() if "_q512_" in line)
+    assert row.split()[:4] == ["3", "-", "80.0", "-"]
+    slower = replace(FOUND.items[0], best_us=100.4)
+    sweep.show(replace(FOUND, items=(slower,), measured=False), text.console())
+    assert "A record that is slower than the default is within" in capsys.readouterr().out
 
 
 def test_it_says_what_each_gpu_waited_for(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

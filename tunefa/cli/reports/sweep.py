@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from typing import Any
@@ -46,8 +47,8 @@ def _progress(found: Outcome) -> str:
     return f"{begun} of {len(found.items)} workloads have a record, {busy} in progress{saved}"
 
 
-def show(found: Outcome, out: Console) -> None:
-    """Prints the outcome."""
+def show(found: Outcome, out: Console, joined: bool = False) -> None:
+    """Prints the outcome; `joined` says that another process runs the sweep."""
     measured = "" if found.measured else "PREDICTED by the cost model; nothing was measured\n"
     spent = _amount(found, found.spent)
     out.print(
@@ -62,25 +63,33 @@ def show(found: Outcome, out: Console) -> None:
     for name, why in found.aside.items():
         out.print(f"{name} was put aside: {why}", soft_wrap=True)
     _print_times(found, out)
-    _print_next(found, out)
+    _print_next(found, out, joined)
 
 
 def _print_items(found: Outcome, out: Console) -> None:
-    rows = [("weight", "default us", "best us", "saved", "still", "trials", "workload")]
+    rows = [("weight", "default us", "record us", "saved", "still", "trials", "workload")]
     for each in found.items:
         still = found.expected[each.key]
         rows.append((
             f"{each.weight:.4g}", text.number(each.default_us, 1), text.number(each.best_us, 1),
-            f"{each.gain:.1%}" if each.is_begun else text.NO_VALUE,
+            f"{each.gain:.1%}" if each.is_begun and each.default_us else text.NO_VALUE,
             f"{still:.1%}", f"{each.trials:,}", _named(each),
         ))  # fmt: skip
     for *numbers, name in rows:  # the name is on one line, to copy it, whatever the width
         out.print(" ".join(f"{number:>10}" for number in numbers) + f"  {name}", soft_wrap=True)
     out.print(
-        "saved: relative to the fastest default of a kernel; still: what the model expects of the "
-        "next config",
+        "saved: relative to the fastest default of a kernel. still: what the model expects of the "
+        "next config; of a workload without a record, a part of what it promises, or 5% where it "
+        "was not asked",
         soft_wrap=True,
     )
+    slower = [each for each in found.items if (each.best_us or 0.0) > (each.default_us or math.inf)]
+    if slower and not found.measured:
+        out.print(
+            "A record that is slower than the default is within the model's error of it: it is the "
+            "config of a measured record of a similar workload, or one without spills",
+            soft_wrap=True,
+        )
 
 
 def _named(each: Standing) -> str:
@@ -130,9 +139,22 @@ def _print_times(found: Outcome, out: Console) -> None:
         out.print(f"{name or 'worker'} searched for {seconds:.0f} s")
 
 
-def _print_next(found: Outcome, out: Console) -> None:
-    if found.interrupted or found.missing or found.errors:
+def _print_next(found: Outcome, out: Console, joined: bool) -> None:
+    if joined:
+        return
+    waits = [each for each in found.missing if not each.is_given_up]
+    if found.interrupted or found.errors or (found.aside and waits):
         text.print_command(out, "Next: go on, with the same words and", "--resume")
+    elif waits:
+        seconds, trials = found.clock.seconds, found.clock.trials
+        whole = f"{2 * seconds:g}s" if trials is None and seconds else str(2 * (trials or 0))
+        out.print(
+            "The rest of the budget is too small for another search: "
+            f"{text.plural(len(waits), 'workload')} would need more",
+            soft_wrap=True,
+        )
+        label = "Next: go on, with the same words and a larger budget, such as"
+        text.print_command(out, label, f"--resume --budget {whole}")
     elif found.items:
         text.print_command(out, "Next: see the records", text.command("tunefa", "show"))
 
