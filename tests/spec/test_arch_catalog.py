@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tunefa.errors import TunefaError
@@ -91,3 +93,10 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         archs.load("sm90").device("NVIDIA A100")
     with pytest.raises(TunefaError, match=r"unknown arch '../sm90'"):
         archs.load("../sm90")
+
+
+@pytest.mark.parametrize("find", [archs.find, archs.load])
+@pytest.mark.parametrize("text", ["h200,a100", "h200,foo", "sm80,sm90"])
+def test_a_list_of_chips_is_no_chip(find: Callable[[str], object], text: str) -> None:
+    with pytest.raises(TunefaError, match=f"'{text}' is a list of chips, and one name is expected"):
+        find(text)

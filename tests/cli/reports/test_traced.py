@@ -34,6 +34,12 @@ def test_against_tunefa_without_a_search_on_another_device() -> None:
     assert found.saves_s == pytest.approx((found.untuned_us - found.tuned_us) * 1000 / 1e6)
 
 
+def test_a_weight_without_calls_saves_a_part_of_itself() -> None:
+    found = reports.saving(NEAR, Calls(2.0), H200, False)
+    assert found.now_us is None and found.untuned_us is not None and found.tuned_us is not None
+    assert found.saves_s == pytest.approx(2.0 * (1.0 - found.tuned_us / found.untuned_us))
+
+
 def test_a_workload_with_a_record_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     """results/nvidia-h200.yaml has one."""
     monkeypatch.setattr(store, "shipped_root", lambda: assets.root("results"))
@@ -63,5 +69,6 @@ def test_the_table_and_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     reports.show(found, H200, tmp_path / "w.yaml", as_json=False)
     said = capsys.readouterr().out
     assert "measured on cpu" in said and str(MEASURED) in said
+    assert "--top 10 --arch h200" in said
     data = reports.to_data(found)
     assert data["other"] == [{"what": "attention with a mask", "seconds": 0.5, "count": 1}]

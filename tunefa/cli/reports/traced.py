@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tunefa.cli import looked_up_notes
+from tunefa.cli import looked_up_notes, targets
 from tunefa.cli.reports import text
 from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.errors import TunefaError
@@ -39,7 +39,8 @@ class Saving:
     """The least time that the latency model expects of any config; that of the record, where the
     workload was measured."""
     saves_s: float | None
-    """Seconds of all calls that `tuned_us` would save."""
+    """Seconds of all calls that `tuned_us` would save; the same part of the weight where the number
+    of calls is not known."""
     why: str = ""
     """The reason that nothing is known."""
 
@@ -60,7 +61,7 @@ def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:
                   f"without a search there.", soft_wrap=True)  # fmt: skip
     rows = [("saves s", "calls", "now us", "untuned us", "tuned us", "workload")]
     for each in savings:
-        saves, calls = text.number(each.saves_s, 3), f"{each.calls:,}"
+        saves, calls = text.number(each.saves_s, 3), text.number(each.calls or None)
         now, untuned, tuned = (
             text.number(us, 1) for us in (each.now_us, each.untuned_us, each.tuned_us)
         )
@@ -73,22 +74,28 @@ def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:
             out.print(f"{each.workload}: {each.why}", soft_wrap=True)
     out.print("now: of the trace; untuned, tuned: of a record, or predicted by the latency model, "
               "which promises most where it errs most", soft_wrap=True)  # fmt: skip
-    words = ("tunefa", "search", "--workloads", str(path), "--top", "10")
+    words = ["tunefa", "search", "--workloads", str(path), "--top", "10"]
+    if target.device.name not in {each.name for each in targets.seen()}:
+        words += ["--arch", target.device.match[0]]
     text.print_command(out, "Next: tune them", text.command(*words))
 
 
 def saving(workload: Workload, calls: Calls, target: Target, is_there: bool) -> Saving:
     """Returns what tuning a workload would save on a target; `is_there` says whether the trace was
     measured on it."""
-    count = calls.count or 1
-    now_us = calls.seconds / count * 1e6 if calls.seconds else None
+    now_us = 1e6 * calls.seconds / calls.count if calls.seconds and calls.count else None
     given = str(workload), calls.count, calls.seconds, now_us
     try:
         untuned_us, tuned_us = expected(workload, target)
     except TunefaError as error:
         return Saving(*given, None, None, None, str(error))
     before = now_us if is_there else untuned_us
-    saves = None if before is None else max(0.0, before - tuned_us) * count / 1e6
+    if before is None:
+        saves = None
+    elif calls.count:
+        saves = max(0.0, before - tuned_us) * calls.count / 1e6
+    else:
+        saves = max(0.0, 1.0 - tuned_us / before) * calls.seconds
     return Saving(*given, untuned_us, tuned_us, saves)
 
 
