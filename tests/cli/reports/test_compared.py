@@ -32,6 +32,12 @@ def test_attention_over_a_cache_says_what_its_constants_rest_on() -> None:
     assert "were never compared" in compared.sentence(archs.load("sm80"), "decode")
 
 
+def test_gradients_say_what_they_were_compared_with() -> None:
+    said = compared.sentence(archs.load("sm90"), "bwd")
+    assert "of a few workloads on an H200" in said and "were never" not in said
+    assert "were never compared" in compared.sentence(archs.load("sm80"), "bwd")
+
+
 def test_a_predicted_search_ends_with_it(run: Run, canned: Searching) -> None:
     canned(record=predicted(config=CONFIG))
     out = run(*SMALL).stdout

@@ -10,6 +10,13 @@ from tunefa.spec.arch import Arch, NpuArch
 from tunefa.store import prediction
 
 _ARCH_WITH_DATA = "sm90"
+_RESTS_ON = {
+    "decode": "The constants of the model of attention over a cache were set on measurements on an "
+    "H200, and compared with no others.",
+    "bwd": "The times of the model of gradients were compared with measurements of a few workloads "
+    "on an H200, and no constant was set on them.",
+}
+"""By op, for `_ARCH_WITH_DATA`: see docs/model.md."""
 _NPU = (
     "The latency model was fitted to public measurements of an Ascend 910B3; its times were never "
     "compared with measurements on a device."
@@ -47,11 +54,8 @@ def sentence(arch: Arch, op: str = "fwd") -> str:
         for each in found
     ]
     if op != "fwd":
-        if op == "decode" and arch.name == _ARCH_WITH_DATA:
-            said = (
-                "The constants of the model of attention over a cache were set on measurements on "
-                "an H200, and compared with no others."
-            )
+        if arch.name == _ARCH_WITH_DATA:
+            said = _RESTS_ON.get(op, said)
         of_attention = f"error of the model of attention on {_ARCH_WITH_DATA}"
         return f"{said} The intervals of {op} assume the {of_attention}."
     if not figures and arch.name == _ARCH_WITH_DATA:  # nothing that was learned is installed

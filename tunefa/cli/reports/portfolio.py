@@ -73,8 +73,11 @@ def show(found: Found, out: Console) -> None:
     out.print()
     _dispatch(chosen, out)
     out.print(
-        "A workload between them takes the config of the nearest one, see docs/search.md.",
+        "us, fastest: times of the screening, and of races by the same scale; the records have the "
+        "medians of their own trials. A workload between them takes the config of the nearest one, "
+        "see docs/search.md.",
         style="dim",
+        soft_wrap=True,
     )
     out.print()
     _curve(found, out)
