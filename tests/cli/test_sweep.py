@@ -49,7 +49,7 @@ def test_a_sweep_and_its_continuation(run: Run) -> None:
     before = {each["workload"]: each["trials"] for each in first["workloads"]}
     assert sum(each["trials"] - before[each["workload"]] for each in second["workloads"]) >= 12
     new = run("sweep", "w.yaml", *WORDS, "--seed", "1", "--budget", "8", "--resume")
-    assert "no sweep of these workloads, chips and options to continue" in new.stderr
+    assert "no sweep of these workloads, weights, chips and options" in new.stderr
     assert "PREDICTED" in new.stdout and "Left on the table" in new.stdout
 
 

@@ -48,8 +48,9 @@ def test_people_need_to_write_little(tmp_path: Path) -> None:
     [
         ("", "the file is empty"),
         ("workloads: []", "has no workloads: trace a program"),
-        ("workloads:\n- q64", "entry 1 of 'workloads' must be a mapping"),
-        ("workloads:\n- {workload: q64}", "key 'weight' is missing"),
+        ("workloads:\n- q64", "entry 1 of 'workloads' is 'q64': write {workload: ..., weight: "),
+        ("workloads:\n- {workload: q64}", ":2: key 'weight' is missing: add it$"),
+        ("workloads:\n- {workload: q64, wieght: 3}", ":2: key 'weight' .* 'wieght' is no key"),
         ("workloads:\n- {workload: q64, weight: -1}", ":2: 'weight' is -1: give seconds"),
         ("workloads:\n- {workload: x64, weight: 1}", ":2: workload 'x64'"),
         ("workloads:\n- {workload: q64, weight: 1, wieght: 2}", "wieght"),

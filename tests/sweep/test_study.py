@@ -90,7 +90,8 @@ def test_in_a_database(tmp_path: Path) -> None:
     [
         ("postgresql://user:secret@127.0.0.1:1/none", "cannot be opened"),
         ("nonsense://here", "cannot be opened"),
-        ("/proc/no/such/study.log", "cannot be used"),
+        ("/proc/study.log", "cannot be used"),
+        ("/proc/no/such/study.log", "there is no folder /proc/no/such"),
     ],
 )
 def test_a_storage_that_cannot_be_reached(place: str, says: str) -> None:

@@ -53,7 +53,8 @@ SECONDS_EACH = 30.0
     "database such as postgresql://host/name.  [default: a file in this machine's store]"
 ))  # fmt: skip
 @click.option("--resume", is_flag=True, help=(
-    "Continue the newest sweep of the same workloads and chips, which was interrupted or killed."
+    "Continue the newest sweep of the same workloads, weights, chips and options, which was "
+    "interrupted or killed, or whose budget is over. Another budget may be given."
 ))  # fmt: skip
 @click.option("--join", is_flag=True, help=(
     "Add workers to the newest sweep, which runs in another process or on another host. It knows "
@@ -202,8 +203,8 @@ def _study(plan: Plan, how: dict[str, Any]) -> SweepStudy:
     if held is None:
         if how["resume"]:
             click.echo(
-                "There is no sweep of these workloads, chips and options to continue: a new one "
-                "starts.",
+                "There is no sweep of these workloads, weights, chips and options to continue: a "
+                "new one starts.",
                 err=True,
             )
         name = studies.new_name(plan)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tunefa.errors import TunefaError
 from tunefa.spec import strict_yaml
-from tunefa.spec.strict_yaml import Fields
+from tunefa.spec.strict_yaml import Fields, Located
 from tunefa.spec.workload import Workload
 
 
@@ -94,7 +94,7 @@ def read(path: Path, empty: bool = False) -> Traced:
     """
     fields = Fields(strict_yaml.load_file(path), str(path))
     found = Traced(fields.take("device", str, ""))
-    for row in _rows(fields.take("workloads", list), "workloads", path):
+    for row in _rows(fields.take("workloads", list), "workloads", path, ("workload", "weight")):
         place = row.at("workload")
         text, weight = row.take("workload", str), _least_zero(row, "weight")
         calls = row.take("calls", int, 0)
@@ -104,7 +104,7 @@ def read(path: Path, empty: bool = False) -> Traced:
         except TunefaError as error:
             raise TunefaError(f"{place}: {error}") from None
         found.add(workload, weight, calls)
-    for row in _rows(fields.take("other", list, []), "other", path):
+    for row in _rows(fields.take("other", list, []), "other", path, ("what", "seconds")):
         found.add(row.take("what", str), _least_zero(row, "seconds"), row.take("calls", int, 0))
         row.done()
     fields.done()
@@ -113,10 +113,16 @@ def read(path: Path, empty: bool = False) -> Traced:
     return found
 
 
-def _rows(data: Sequence[object], key: str, path: Path) -> Iterable[Fields]:
+def _rows(data: Sequence[object], name: str, path: Path, needed: Sequence[str]) -> Iterable[Fields]:
     for number, row in enumerate(data, start=1):
         if not isinstance(row, dict):
-            raise TunefaError(f"{path}: entry {number} of {key!r} must be a mapping, not {row!r}")
+            example = ", ".join(f"{key}: ..." for key in needed)
+            raise TunefaError(f"{path}: entry {number} of {name!r} is {row!r}: write {{{example}}}")
+        if missing := [key for key in needed if key not in row]:
+            line = min(row.lines.values(), default=1) if isinstance(row, Located) else 1
+            others = ", ".join(repr(key) for key in row if key not in (*needed, "calls"))
+            known = f"; {others} is no key" if others else ""
+            raise TunefaError(f"{path}:{line}: key {missing[0]!r} is missing: add it{known}")
         yield Fields(row, str(path))
 
 

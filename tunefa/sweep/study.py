@@ -59,6 +59,8 @@ def opened(place: str) -> BaseStorage:
     if "://" in place:
         return database.opened(place)
     path = Path(place)
+    if path.parent != folder() and not path.parent.is_dir():
+        raise TunefaError(f"{path} cannot be made: there is no folder {path.parent}")
     with errors(place):
         assets.make_folder(path.parent)
         try:
