@@ -61,7 +61,8 @@ def command(
     """Write the best record of each workload and chip to the file DEST, or to standard output if
     DEST is -.
 
-    Options for workload and chip select records: a record must match all of them.
+    Records are those of `tunefa show`, with those that come with tunefa. Options for workload and
+    chip select some: a record must match all of them.
 
     With --frozen, DEST (for example tunefa.lock.yaml) is a lock file for all ranks of a job. Use it
     by setting TUNEFA_FROZEN to its path, or by calling tunefa.load(DEST, frozen=True). Attention on
@@ -72,7 +73,8 @@ def command(
     With --portfolio 2%, the records are not the best ones. They have the fewest configs that serve
     every workload of your journals, each at most 2 % slower than the fastest config that was
     measured for it. A lower bound says how few there could be. A config serves only workloads that
-    it was measured for. Fewer configs mean fewer binaries to compile, to check and to load.
+    it was measured for, and predictions do not count. Fewer configs mean fewer binaries to compile,
+    to check and to load.
 
     The formats kernel_tuner and t4 hold all trials of the journal that --journal names.
 

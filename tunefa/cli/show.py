@@ -35,7 +35,8 @@ from tunefa.store.failures import Failure
               help="Instead of records, the configs that failed in searches, and why.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, failed: bool, everything: bool, **how: Any) -> None:
-    """List the best record of each workload and chip.
+    """List the best record of each workload and chip: those of your searches, of files that you
+    imported, and those that come with tunefa.
 
     Options for workload and chip select records: a record must match all of them. Under a record
     stands why it is unconfirmed (another Triton or NVRTC is installed) or does not serve (the

@@ -27,7 +27,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "Only the N workloads of --workloads that took the most time; `tunefa search` "
             "counts those that share a config as one.")),
         click.option("--workloads", type=click.Path(path_type=Path), metavar="FILE", help=(
-            "The workloads in a file that `tunefa trace` wrote, those that took the most time "
+            "The workloads in a file as `tunefa trace` writes it, those that took the most time "
             "first.")),
     ):  # fmt: skip
         command = option(command)
