@@ -85,3 +85,5 @@ def test_a_trial_gets_the_time_that_records_say() -> None:
 def test_where_nothing_is_known_it_says_whether_the_model_was_ever_compared() -> None:
     assert "never compared with a device of sm80" in anchored.without_anchor(archs.load("sm80"))
     assert "no config is known" in anchored.without_anchor(archs.load("sm90"))
+    said = anchored.without_anchor(archs.load("sm80"), passed_over=True)
+    assert said.startswith("the fastest by the model, of those that spill no registers; the model")

@@ -19,14 +19,14 @@ from tunefa.search import candidates, kernel_race, parts, race_time
 from tunefa.search.budget import Budget
 from tunefa.search.gpu_turns import Turns
 from tunefa.search.parts import Part
-from tunefa.search.request import Request
+from tunefa.search.request import FinishedTrial, Request
 from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Target
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Config, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import results
 
@@ -157,7 +157,14 @@ def test_where_nothing_is_known_nothing_is_anchored(chip: str) -> None:
     trial = Trial({}, "ok", predicted_us=5.0)
     found = kernel_race.best(made, [Winner(search.kernels[0], trial, None, None)])
     assert found is not None and found.certificate is not None
-    assert f"never compared with a device of {search.target.arch.name}" in str(found.certificate)
+    said = str(found.certificate)
+    assert f"never compared with a device of {search.target.arch.name}" in said
+    assert "spill" not in said
+    key = search.kernels[0].name, identity({"BLOCK_M": 1})
+    spilling = Trial({"BLOCK_M": 1}, "ok", predicted_us=4.9)
+    made.finished[key] = FinishedTrial(search.kernels[0].name, spilling)
+    found = kernel_race.best(made, [Winner(search.kernels[0], trial, None, None)])
+    assert found is not None and "of those that spill no registers" in str(found.certificate)
 
 
 def test_what_is_measured_is_not_anchored() -> None:

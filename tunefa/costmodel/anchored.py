@@ -84,11 +84,14 @@ def to_beat_us(anchor: Anchor, kernel: str, config: Config) -> float:
     return best.time_us * math.exp(-SURE * comparison_sd(best, rival))
 
 
-def without_anchor(arch: Arch) -> str:
-    """Returns the decision, in words, of a search without a device where nothing is known."""
+def without_anchor(arch: Arch, passed_over: bool = False) -> str:
+    """Returns the decision, in words, of a search without a device where nothing is known.
+    `passed_over` says that a config which spills registers has a shorter time (see `rank_us`)."""
+    which = ", of those that spill no registers" if passed_over else ""
     if any(default.is_known_on(arch) for default in _all_defaults()):
-        return "the fastest by the model: no config is known to be good for such workloads"
-    return f"the fastest by the model, which was never compared with a device of {arch.name}"
+        return f"the fastest by the model{which}: no config is known to be good for such workloads"
+    never = f"the model was never compared with a device of {arch.name}"
+    return f"the fastest by the model{which}; {never}"
 
 
 def _all_defaults() -> Iterator[Default]:

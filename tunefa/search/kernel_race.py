@@ -18,7 +18,7 @@ from tunefa.search.request import FinishedTrial, Request
 from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
 from tunefa.spec.kernel import Kernel
-from tunefa.spec.trial import identity
+from tunefa.spec.trial import identity, time_us
 
 RACE_S = 5.0
 """Seconds for this race. On an H200, four kernels take 1 s in the process that timed them before;
@@ -70,9 +70,10 @@ def best(state: SearchState, winners: Sequence[Winner]) -> Winner | None:
     if first is None or request.objective != "predicted":
         return first
     if anchor is None:
-        return replace(
-            first, certificate={"decision": anchored.without_anchor(request.target.arch)}
-        )
+        right = (each.trial for each in state.finished.values() if each.trial.outcome == "ok")
+        passed_over = any(time_us(trial) < first.median_us for trial in right)
+        why = anchored.without_anchor(request.target.arch, passed_over)
+        return replace(first, certificate={"decision": why})
     by_key = {(won.kernel.name, identity(won.trial.config)): won for won in winners}
     kernel, trial = anchored.ranked(anchor, [(w.kernel.name, w.trial) for w in winners])[0]
     tried = [(each.kernel, each.trial) for each in state.finished.values()]
