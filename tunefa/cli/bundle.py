@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tunefa.cli import completion, targets, traced_workloads
+from tunefa.cli import completion, files, targets, traced_workloads
 from tunefa.cli.cleaned import cleaned
 from tunefa.cli.exit_codes import NOTHING_VALID
 from tunefa.cli.reports import text
@@ -64,6 +64,7 @@ def command(
     if show:
         _show(BundleFile(destination), as_json)
         return
+    files.require_place(destination)
     bundle_file.check_place(destination)
     workloads = _workloads(selection, options.pop("workloads"), options.pop("top"))
     chips = _chips(options.pop("archs"))
