@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.support.made_here import made_here
 from tests.support.sample_records import measured
 from tunefa._version import __version__
-from tunefa.cli import targets
+from tunefa.cli import doctor, targets
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.store import results as store
 
@@ -27,6 +27,16 @@ def test_everything_is_there(run: Run, home: Path) -> None:
     assert report["places"]["results"]["path"] == str(home / "results")
     assert report["places"]["journals"]["writable"]
     assert report["devices"] == []
+
+
+def test_a_home_where_no_search_can_write_is_a_problem(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no search can run" not in run("doctor").stdout
+    monkeypatch.setattr(doctor, "_is_writable", lambda path: path.name != "results")
+    said = run("doctor").stdout
+    results = f"no search can run, as the folder of results, {home / 'results'}, cannot be written"
+    assert f"Problem: {results}" in said and "folder of journals" not in said
 
 
 def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None:

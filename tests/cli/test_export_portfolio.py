@@ -70,6 +70,20 @@ def test_two_devices_need_a_name(run: Run, searched: list[Path]) -> None:
     assert "1 config for 1 workload" in out
 
 
+def test_only_devices_of_the_kernels_that_are_named_count(run: Run, searched: list[Path]) -> None:
+    other = "attention_fwd_gluon_sm90"
+    journal(WORKLOADS[0], {0: 100.0}, 13, kernel=other, device="NVIDIA H100 80GB HBM3")
+    words = ("export", "a.yaml", "--portfolio", "2%")
+    assert "name it with --device" in run(*words, code=1).stderr
+    assert "2 configs for 3 workloads" in run(*words, "--kernel", KERNEL.name).stdout
+
+
+def test_replayed_times_were_measured_elsewhere(run: Run, home: Path) -> None:
+    journal(WORKLOADS[0], {0: 100.0}, objective="replayed")
+    error = run("export", "a.yaml", "--portfolio", "2%", code=1).stderr
+    assert "none of 1 journal in" in error and "holds measured times" in error
+
+
 def test_a_damaged_journal_of_the_user_is_left_out_and_named(
     run: Run, searched: list[Path]
 ) -> None:

@@ -46,6 +46,7 @@ def test_an_interrupted_search_that_found_nothing_can_go_on_too(
 ) -> None:
     canned(finished=trials()[6:], interrupted=True)
     out = run(*SMALL, code=130).stdout
+    assert out.startswith("Interrupted: there is no record.\n")
     assert out.endswith("-w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal --resume\n")
 
 

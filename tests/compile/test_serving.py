@@ -64,6 +64,12 @@ def test_other_compilers_leave_a_record_unconfirmed(
     assert Installed().remark(record) == expected
 
 
+def test_what_no_compiler_made_has_none_to_compare(versions: dict[str, Any]) -> None:
+    made = replace(made_with(), objective="estimated", device=None, mode=None)
+    assert Installed().as_made(made) == CONFIRMED
+    assert Installed().as_made(replace(made, objective="predicted")).state == "unconfirmed"
+
+
 def test_ptxas_belongs_to_triton(versions: dict[str, Any]) -> None:
     assert Installed().serving(made_with(**NOW, compiler="ptxas 12.8")) == CONFIRMED
     assert Installed().remark(made_with(**NOW)) == ""

@@ -136,7 +136,8 @@ def _plain_warnings() -> Iterator[None]:
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Only measuring needs a GPU. Without one, `search` compiles for the chip that --arch "
-    "names and predicts times; `verify` needs a GPU; all other commands work without one. "
+    "names and predicts times; `verify` and `bench compare` need a GPU; all others work without "
+    "one. "
     "Exit status: 0 success, 1 an error that you can correct, 2 wrong usage, 3 nothing valid was "
     "found, 130 interrupted. "
     'The shell completes names after eval "$(_TUNEFA_COMPLETE=bash_source tunefa)" (zsh_source in '

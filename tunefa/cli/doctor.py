@@ -60,6 +60,7 @@ def command(selection: Selection, as_json: bool) -> None:
     best, broken = _records(installed)
     counts, doubtful = _serving(best, target, installed)
     frozen, not_served = _frozen(target, installed)
+    places, closed = _places()
     report = {
         "versions": versions,
         "nvrtc_path": library,
@@ -68,11 +69,11 @@ def command(selection: Selection, as_json: bool) -> None:
         "no_device_because": _why_no_device(),
         "target": _chip(target) | {"present": selection.present},
         "compared_with": compared.to_data(target.arch),
-        "places": _places(),
+        "places": places,
         "records": counts,
         "frozen": frozen,
         "config_hash": _config_hash(installed),
-        "problems": [*problems, *broken, *not_served],
+        "problems": [*problems, *closed, *broken, *not_served],
     }
     if as_json:
         text.emit_json(report)
@@ -165,17 +166,25 @@ def _chip(target: Target) -> dict[str, Any]:
     return {"arch": arch.name, "device": target.device.name, "features": features}
 
 
-def _places() -> dict[str, dict[str, Any]]:
-    """The folders of results and journals, and whether they can be written."""
+def _places() -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The folders of results and journals, and whether they can be written; a sentence for each
+    that a search cannot write."""
     folders = {
         "results": store.user_root(),
         "shipped results": store.shipped_root(),
         "journals": journal.folder(),
     }
-    return {
+    found = {
         name: {"path": str(path), "exists": path.is_dir(), "writable": _is_writable(path)}
         for name, path in folders.items()
     }
+    closed = [
+        f"no search can run, as the folder of {name}, {found[name]['path']}, cannot be written: "
+        "name another folder in TUNEFA_HOME"
+        for name in ("results", "journals")
+        if not found[name]["writable"]
+    ]
+    return found, closed
 
 
 def _is_writable(path: Path) -> bool:

@@ -107,23 +107,26 @@ def found(
     measured on several devices, or if a kernel is unknown.
     """
     read = _read(paths)
-    selected = [each for each in read if each.measured and selection.selects(_place(each))]
+    of_device = [each for each in read if each.measured and not each.is_replay]
+    selected = [each for each in of_device if selection.selects(_place(each))]
     where = ", ".join(map(str, paths)) if paths else str(journal.folder())
     if not selected:
         raise TunefaError(
             f"none of {text.plural(len(read), 'journal')} in {where} matches and holds measured "
             "times: search on a GPU, or name journals or recorded landscapes with --journal"
         )
+    known = {kernel for each in selected for kernel in each.kernels}
+    for name in names:
+        if name not in known:
+            raise unknown("kernel in these journals", name, known)
+    if names:
+        selected = [each for each in selected if set(names) & set(each.kernels)]
     chips = {str(each.target) for each in selected}
     if len(chips) > 1:
         raise TunefaError(
             f"the journals hold times of {' and of '.join(sorted(chips))}, and a portfolio is for "
             "one device: name it with --device"
         )
-    known = {kernel for each in selected for kernel in each.kernels}
-    for name in names:
-        if name not in known:
-            raise unknown("kernel in these journals", name, known)
     rows = portfolio.measured(selected, names)
     if not rows:
         raise TunefaError(f"no config in {where} has a time: every trial failed")

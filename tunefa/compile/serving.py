@@ -98,6 +98,8 @@ class Installed:
         if record.source_hash != now["source_hash"]:
             hashes = f"({record.source_hash}, and this machine has {now['source_hash']})"
             return Serving("refused", f"{verb} with another source of {record.kernel} {hashes}")
+        if record.objective == "estimated":  # no compiler ran
+            return CONFIRMED
         if why := _failed(record, now):
             return Serving("refused", f"found not to work with these compilers: {why}")
         others = provenance.other_compilers(record, now)

@@ -139,7 +139,7 @@ def _why_not(held: Landscape, kernel: str) -> str | None:
     """Returns why no trial of a kernel in a journal is a row; None if trials can be rows."""
     if not held.measured:
         return "nothing was measured"
-    if journal.header(held.path).get("objective") == "replayed":
+    if held.is_replay:
         return "the search replayed another journal"
     if not isinstance(held.target.arch, GpuArch):
         return "not measured on a GPU"

@@ -41,6 +41,8 @@ class Landscape:
     """The configs in the last race of each kernel. A continued search has several races."""
     mode: Mode | None
     """The way its times were measured; None if they come from a cost model."""
+    is_replay: bool = False
+    """Whether its search took the times of another journal."""
 
     @property
     def kernels(self) -> list[str]:
@@ -178,4 +180,5 @@ def load(path: Path) -> Landscape:
     if not first:
         raise TunefaError(f"{path} holds no trials: there is nothing to replay")
     racers = _racers(order)
-    return Landscape(path, workload, target, provenance, first, last, racers, mode)
+    is_replay = header.get("objective") == "replayed"
+    return Landscape(path, workload, target, provenance, first, last, racers, mode, is_replay)

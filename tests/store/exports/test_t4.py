@@ -37,6 +37,7 @@ def test_every_trial_is_a_result(text: str) -> None:
     said = json.loads(text)
     assert said["schema_version"] == "1.0.0" and "written by tunefa" in said["comment"]
     assert said["metadata"]["timeunit"] == "milliseconds"
+    assert said["metadata"]["objective"] == "measured" and "PREDICTED" not in text
     assert said["metadata"]["workload"] == str(WORKLOAD)
     first, second, *failed = said["results"]
     assert first["configuration"] == dict(CONFIGS[0]) and first["invalidity"] == "correct"
@@ -58,3 +59,14 @@ def test_the_association_s_package_reads_it(text: str, tmp_path: Path) -> None:
     found = SearchspaceStatistics("kernel", "device", True, keys, ["time"], path, True)
     assert found.size == 2 + len(FAILURES)
     assert found.total_performance_absolute_optimum() == 0.101
+
+
+@pytest.mark.parametrize("name", ["t4", "kernel_tuner"])
+def test_predicted_times_are_labelled(tmp_path: Path, name: str) -> None:
+    trials = [trial(config) for config in CONFIGS[:2]]
+    predicted = landscape.load(compressed(trials, tmp_path / "l.jsonl.xz"))
+    found = exports.of_trials(name)
+    assert found is not None and not predicted.measured
+    said = json.loads(found.dump_trials(predicted, KERNEL.name))
+    assert "PREDICTED: the times come from a cost model" in said["comment"]
+    assert said.get("metadata", {"objective": "predicted"})["objective"] == "predicted"

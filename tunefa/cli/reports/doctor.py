@@ -104,6 +104,7 @@ def _show_frozen(report: Mapping[str, Any], out: Console) -> None:
     served = text.plural(len(frozen["workloads"]), "workload")
     unconfirmed = f", {len(frozen['unconfirmed'])} unconfirmed" if frozen["unconfirmed"] else ""
     refused = f", {len(frozen['refused'])} refused" if frozen["refused"] else ""
-    out.print(f"  {records}; {served} served on {frozen['device']}{unconfirmed}{refused}:")
+    out.print(f"  {records}; {served} served on {frozen['device']}{unconfirmed}{refused}"
+              f"{':' if frozen['workloads'] else ''}")  # fmt: skip
     for workload in frozen["workloads"]:
         out.print(f"    {workload}", soft_wrap=True)

@@ -78,7 +78,7 @@ def renewable(drifted: Sequence[Record]) -> list[Record]:
 
 def export() -> NextStep:
     """Returns the export of the records that the given options select."""
-    line = text.command("tunefa", "export", "best.yaml", *given(SELECTING.__contains__))
+    line = text.command("tunefa", "export", "best.yaml", *given((*SELECTING, "last").__contains__))
     return "Next: export them for another machine", line
 
 

@@ -62,7 +62,8 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     """Prints the report without the next command."""
     request = result.request
     if result.interrupted:
-        out.print(text.heading("Interrupted: the record is the best config so far."))
+        best = "the record is the best config so far" if result.record else "there is no record"
+        out.print(text.heading(f"Interrupted: {best}."))
     out.print(text.heading(f"{request.workload} on {request.target}"))
     out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
     arch = request.target.arch

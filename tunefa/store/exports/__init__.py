@@ -109,7 +109,7 @@ def for_path(path: Path | str) -> str:
     if suffix is None:
         raise TunefaError(
             f"the name {str(path)!r} does not say which format it is: end it in one of "
-            f"{', '.join(sorted(known))}, or name the format"
+            f"{', '.join(sorted(known))}"
         )
     return known[suffix]
 

@@ -34,7 +34,7 @@ def dump_trials(landscape: Landscape, kernel: str) -> str:
             values.setdefault(name, {})[value] = None
     workload = landscape.workload
     head = {
-        "comment": COMMENT,
+        "comment": comment(landscape),
         "device_name": landscape.target.device.name,
         "kernel_name": f"{kernel}--{workload}",
         "problem_size": list(problem_size(landscape)),
@@ -49,6 +49,13 @@ def dump_trials(landscape: Landscape, kernel: str) -> str:
         for trial, time_us in found
     ]
     return "\n".join(["{", *lines, '"cache": {', ",\n".join(entries) + "}", "}"]) + "\n"
+
+
+def comment(landscape: Landscape) -> str:
+    """Returns a sentence on what a file holds, and where its times come from."""
+    if landscape.measured:
+        return COMMENT
+    return f"{COMMENT}; PREDICTED: the times come from a cost model, and nothing was measured"
 
 
 def timed(landscape: Landscape, kernel: str) -> Iterator[tuple[Trial, float | None]]:

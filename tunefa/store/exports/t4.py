@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from tunefa.spec.trial import Trial
-from tunefa.store.exports.kernel_tuner import COMMENT, timed
+from tunefa.store.exports.kernel_tuner import comment, timed
 from tunefa.store.landscape import Landscape
 
 SUFFIXES = (".t4.json",)
@@ -31,13 +31,14 @@ def dump_trials(landscape: Landscape, kernel: str) -> str:
     """Returns the T4 file of a kernel's trials."""
     made = landscape.provenance[kernel]
     head = {
-        "comment": COMMENT,
+        "comment": comment(landscape),
         "schema_version": "1.0.0",
         "metadata": {
             "timeunit": "milliseconds",
             "kernel": kernel,
             "workload": str(landscape.workload),
             "device": landscape.target.device.name,
+            "objective": "measured" if landscape.measured else "predicted",
             **made,
         },
     }
