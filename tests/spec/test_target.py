@@ -57,6 +57,9 @@ def test_a_workload_must_fit_the_memory() -> None:
     said = "needs 80.5 GiB for Q, K, V, .* and NVIDIA H100 80GB HBM3 has 80.0 GiB: take fewer"
     with pytest.raises(TunefaError, match=said):
         Target.named("h100").check_memory(large)
+    hidden = Workload.parse("b64_h32_kv32_q1k_k128k_w1024")  # 128 GiB of K and V, 1 of Q and output
+    with pytest.raises(TunefaError, match=r"needs 129\.0 GiB"):
+        Target.named("h100").check_memory(hidden)
     for target in (npu, laptop):
         with pytest.raises(TunefaError, match=r"no device has more than 1,024\.0 GiB"):
             target.check_memory(Workload.parse("b1000000000_q8192"))

@@ -206,6 +206,14 @@ def test_the_output_of_e4m3_has_two_bytes() -> None:
     assert workload.env()["dtype_bytes"] == 1
 
 
+def test_keys_that_a_window_hides_are_not_moved() -> None:
+    """The last query sees 1,024 keys, and the first one 1,023 that stand before these."""
+    hidden, seen = (Workload.parse(f"b1_h32_kv16_q1024_k{k}_w1023") for k in (131_072, 2047))
+    assert hidden.io_bytes == seen.io_bytes and hidden.flops == seen.flops
+    gradient = Workload.parse("bwd_b1_h32_kv16_q1024_k131072_w1023")  # zeros of hidden keys, too
+    assert gradient.io_bytes > 50 * hidden.io_bytes
+
+
 def test_expressions_read_its_fields() -> None:
     env = Workload.parse("b2_h6_kv3_q10_fp32").env()
     fields = {field.name for field in dataclasses.fields(Workload)} - {"op"}

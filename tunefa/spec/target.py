@@ -75,7 +75,7 @@ class Target:
         A device whose memory is not known is taken to have `_MOST_MEMORY_BYTES`.
         """
         known = self.device.memory_bytes if self.is_known_product else None
-        available, needed = known or _MOST_MEMORY_BYTES, workload.io_bytes
+        available, needed = known or _MOST_MEMORY_BYTES, _tensor_bytes(workload)
         if needed > available:
             has = f"{self.device.name} has" if known else "no device has more than"
             raise TunefaError(
@@ -87,6 +87,13 @@ class Target:
     def __str__(self) -> str:
         """`NVIDIA H200 (sm90)`."""
         return f"{self.device.name} ({self.arch.name})"
+
+
+def _tensor_bytes(workload: Workload) -> int:
+    """Returns the bytes of the tensors, with the keys that a window hides."""
+    if getattr(workload, "window_left", None) is None:  # a matrix product has no window
+        return workload.io_bytes
+    return replace(workload, window_left=None, window_right=None).io_bytes
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,11 @@ class Workload:
 
     @property
     def rows_and_keys(self) -> tuple[int, int]:
-        """Query rows and keys of all sequences; over a cache, the keys that some query sees, those
-        of a shared prefix once."""
+        """Query rows and keys of all sequences: keys that a window leaves to some query (of all, a
+        gradient is written), and those of a shared prefix once."""
         # A batch may have any number of sequences, so equal ones are not listed.
         lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
-        if self.op in CACHE_OPS and self.window_left is not None:
+        if self.op != "bwd" and self.window_left is not None:
             lengths = [(rows, min(keys, self.window_left + rows)) for rows, keys in lengths]
         times = 1 if self.varlen else self.batch
         rows, keys = (times * sum(each) for each in zip(*lengths, strict=True))
