@@ -80,9 +80,25 @@ def test_layers_that_cannot_be_expressed_are_named(name: str, says: list[str]) -
 def test_a_reason_says_what_can_be_done_instead() -> None:
     window, _ = model_preset.load("gpt-oss-20b").left_out
     assert "--heads 64 --kv-heads 8 --head-dim 64 --window 128" in window.why
+    assert "over a cache they can: --decode" in window.why
     (decode,) = model_preset.load("deepseek-v3").left_out
-    assert "-w decode_b16_h128_k8192_d576_dv512_page64_mla" in decode.why
-    assert Workload.parse("decode_b16_h128_k8192_d576_dv512_page64_mla").mla
+    assert "add --decode --page-size 64 and --seqlen-k" in decode.why
+
+
+def test_layers_over_a_cache_may_be_others() -> None:
+    over_cache = {"op": "decode", "seqlen_q": 1, "seqlen_k": 8192, "batch": 16, "page_size": 64}
+    deepseek = model_preset.load("deepseek-v3").of_op("decode")
+    (absorbed,), left_out = deepseek.kinds, deepseek.left_out
+    latent = Workload.parse("decode_b16_h128_k8192_d576_dv512_page64_mla")
+    assert absorbed.workload(over_cache) == latent and absorbed.has(latent) and not left_out
+    sinks = model_preset.load("gpt-oss-20b").of_op("decode")
+    found = [kind.workload(over_cache) for kind in sinks.kinds]
+    assert all(each.sinks for each in found) and not sinks.left_out
+    assert {each.window_left for each in found} == {127, None}
+    without = Workload.parse("decode_b16_h64_kv8_k8192_d64_page64")
+    assert not any(kind.has(without) for kind in sinks.kinds)
+    gemma = model_preset.load("gemma2-9b")
+    assert [kind.fields for kind in gemma.of_op("decode").kinds] == [k.fields for k in gemma.kinds]
 
 
 def test_a_window_at_its_length_hides_no_key() -> None:

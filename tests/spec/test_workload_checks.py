@@ -137,10 +137,12 @@ def test_messages_give_the_numbers_to_use() -> None:
 
 
 def test_values_of_latent_attention_are_columns_of_the_keys() -> None:
-    latent = {"mla": True, "head_dim": 576, "head_dim_v": 512}
+    latent = {"mla": True, "heads_kv": 1, "head_dim": 576, "head_dim_v": 512}
     said = refusal(**{**latent, "head_dim_v": 576})
     assert said.startswith("head_dim_v 576 is above 512")
-    said = refusal(mla=True)
+    said = refusal(mla=True, heads_kv=8)
+    assert said == "heads_kv is 8 with mla: all heads share one latent, so it has 1"
+    said = refusal(mla=True, heads_kv=1)
     assert said.startswith("head_dim_v is 128 and head_dim 128 with mla: its values are the first")
     assert refusal(**{**latent, "head_dim": 577}).endswith("use 576 or less")
     assert refusal(**latent, e4m3cache=True).startswith("e4m3cache with mla: its cache is in bf16")
@@ -151,5 +153,5 @@ def test_a_prefix_is_shared_in_pages_alone() -> None:
     said = "with prefix: kernels that share a prefix serve none"
     assert refusal(prefix=True, page_size=16, window_left=0) == f"window_left {said}"
     assert refusal(prefix=True, page_size=16, e4m3cache=True) == f"e4m3cache {said}"
-    latent = {"mla": True, "head_dim": 576, "head_dim_v": 512}
+    latent = {"mla": True, "heads_kv": 1, "head_dim": 576, "head_dim_v": 512}
     assert refusal(prefix=True, page_size=16, **latent) == f"mla {said}"

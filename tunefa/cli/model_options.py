@@ -20,7 +20,7 @@ def loaded(name: str, fields: Mapping[str, Any], flag: Callable[[str], str]) -> 
     field. Raises TunefaError for an unknown model and where no kind is left, and click.UsageError
     for a field that contradicts the model.
     """
-    model = model_preset.load(name)
+    model = model_preset.load(name).of_op(str(fields.get("op", "fwd")))
     if model.note is not None:
         click.echo(f"Note: {model.note}.", err=True)
     left_out = [f"{model.share(part)}: {part.why}" for part in model.left_out]

@@ -13,6 +13,7 @@ from tunefa.cli import completion, model_options
 from tunefa.cli.field_options import flag
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import looked_up
+from tunefa.spec.model_layers import Model
 from tunefa.spec.sizes import parse_size
 from tunefa.spec.workload import Workload
 from tunefa.store import traced
@@ -104,8 +105,10 @@ def _grid(models: Sequence[str], lists: dict[str, str | None]) -> dict[Workload,
             raise unknown("op", op, OPS)
     weights: dict[Workload, float] = {}
     for name in models:
-        model = model_options.loaded(name, {}, flag)
-        for kind, op, batch, length in itertools.product(model.kinds, ops, batches, lengths):
+        layers = [
+            (op, model.layers, kind) for op, model in _models(name, ops) for kind in model.kinds
+        ]
+        for (op, count, kind), batch, length in itertools.product(layers, batches, lengths):
             fields: dict[str, Any] = {"batch": batch, "op": op, "seqlen_q": length}
             if op == "decode":
                 fields |= {"seqlen_q": 1, "seqlen_k": length}
@@ -113,8 +116,24 @@ def _grid(models: Sequence[str], lists: dict[str, str | None]) -> dict[Workload,
             window_left = kind.fields.get("window_left")
             if op == "decode" and window_left is not None:  # which a short cache would not have
                 workload = looked_up.of_cache(workload, window_left)
-            weights[workload] = weights.get(workload, 0.0) + kind.count / model.layers
+            weights[workload] = weights.get(workload, 0.0) + kind.count / count
     return weights
+
+
+def _models(name: str, ops: Sequence[str]) -> list[tuple[str, Model]]:
+    """Returns a model for each op that computes some of its layers. Raises TunefaError if none
+    does."""
+    found, errors = [], []
+    for op in ops:
+        try:
+            found.append((op, model_options.loaded(name, {"op": op}, flag)))
+        except TunefaError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    for each in errors:
+        click.echo(str(each), err=True)
+    return found
 
 
 def sizes(text: str, option: str) -> list[int]:

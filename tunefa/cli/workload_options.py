@@ -137,7 +137,8 @@ class Selection:
         """
         if self.texts and placed.workload not in map(Workload.parse, self.texts):
             return " ".join(f"-w {text}" for text in self.texts)
-        kinds = [kind for model in self.models for kind in model.kinds]
+        op = placed.workload.op
+        kinds = [kind for model in self.models for kind in model.of_op(op).kinds]
         if self.models and not any(kind.has(placed.workload) for kind in kinds):
             return " ".join(f"--model {model.name}" for model in self.models)
         fields = dict(self.fields)

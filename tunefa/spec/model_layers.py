@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.spec.model_keys import ModelKeys, shown
 from tunefa.spec.workload import Workload
-from tunefa.spec.workload_parts import MAX_HEAD_DIM
+from tunefa.spec.workload_parts import CACHE_OPS, MAX_HEAD_DIM, MAX_MLA_DIMS
 
-_OF_MODELS = ("heads", "heads_kv", "head_dim", "head_dim_v", "window_left", "softcap")
+_OF_MODELS = (
+    "heads", "heads_kv", "head_dim", "head_dim_v", "window_left", "softcap", "mla", "sinks",
+)  # fmt: skip
 """The fields of `Workload` that a model determines; `--full` is for its shape without the mask."""
-_SINKS = "tunefa's kernels cannot add attention sinks to the softmax yet"
+_SINKS = "tunefa's kernels of the forward pass cannot add attention sinks to the softmax yet"
+_LEAST = {"seqlen_q": 1}
+_LEAST_OVER_CACHE = {"op": "decode", "seqlen_q": 1, "seqlen_k": 1}
+"""The fields that a workload of a kind of layers lacks."""
+_ABSORBED = "latent attention, decode with absorbed weights"
 _NO_SOFTMAX = "it has no softmax"
 
 
@@ -69,6 +75,12 @@ class Model:
     left_out: tuple[LeftOut, ...] = ()
     note: str | None = None
     """The assumptions made because the configuration does not say it."""
+    over_cache: Model | None = None
+    """The same layers over a cache, where a decoder's differ from those of the forward pass."""
+
+    def of_op(self, op: str) -> Model:
+        """Returns the model with the kinds of layers that an op computes."""
+        return self.over_cache if op in CACHE_OPS and self.over_cache is not None else self
 
     def share(self, part: LayerKind | LeftOut) -> str:
         """Returns the name of a kind with its share of the layers, for messages."""
@@ -81,19 +93,35 @@ def read(name: str, data: Mapping[str, Any], where: str) -> Model:
     Raises TunefaError if a key that is needed is missing, or has a value that makes no sense.
     """
     keys = ModelKeys(data, where)
+    forward, over_cache = (
+        Model(name, keys.layers, *_kinds(keys, where, is_cached), keys.note())
+        for is_cached in (False, True)
+    )
+    return replace(forward, over_cache=over_cache)
+
+
+def _kinds(
+    keys: ModelKeys, where: str, is_cached: bool
+) -> tuple[tuple[LayerKind, ...], tuple[LeftOut, ...]]:
+    """Returns the kinds of layers, of the forward pass or over a cache, and those left out."""
     kinds: list[LayerKind] = []
     left_out: list[LeftOut] = []
     for layer_type, count in Counter(keys.layer_types()).items():
-        for part in _parts(keys, layer_type, count):
-            if isinstance(part, LeftOut):
-                left_out.append(part)
-            else:
-                _check(part, where)
-                kinds.append(part)
-    return Model(name, keys.layers, tuple(kinds), tuple(left_out), keys.note())
+        for part in _parts(keys, layer_type, count, is_cached):
+            if isinstance(part, LayerKind):
+                try:
+                    part.workload(_LEAST_OVER_CACHE if is_cached else _LEAST)
+                except TunefaError as error:
+                    if not is_cached:  # the file is wrong; an encoder has no cache
+                        raise TunefaError(f"{where}: {error}") from None
+                    part = LeftOut(part.name, count, str(error))
+            (kinds if isinstance(part, LayerKind) else left_out).append(part)  # type: ignore[arg-type]
+    return tuple(kinds), tuple(left_out)
 
 
-def _parts(keys: ModelKeys, layer_type: str, count: int) -> Iterator[LayerKind | LeftOut]:
+def _parts(
+    keys: ModelKeys, layer_type: str, count: int, is_cached: bool
+) -> Iterator[LayerKind | LeftOut]:
     """Yields the kinds of attention in the layers of one type."""
     softcap = " with soft-capped scores" if keys.softcap else ""
     if layer_type == "full_attention":
@@ -112,33 +140,47 @@ def _parts(keys: ModelKeys, layer_type: str, count: int) -> Iterator[LayerKind |
         why = "the file does not say how far it reaches on each side of a query"
         yield LeftOut(name, count, why)
         return
-    if keys.has_sinks:
+    if keys.has_sinks and not is_cached:
         same = keys.shape(layer_type) | ({"window": window_keys} if window_keys else {})
         options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in same.items())
-        why = f"{_SINKS} (the same without them: {options})"
+        why = f"{_SINKS}; over a cache they can: --decode (the same without them: {options})"
         yield LeftOut(f"{name} with attention sinks", count, why)
+        return
+    if keys.latent is not None and is_cached:
+        yield _absorbed(keys, name, count)
         return
     if keys.latent is not None:
         yield from _latent(keys, name, count, window_keys)
         return
-    yield _fitting(name, count, _fields(keys, keys.shape(layer_type), window_keys))
+    fields = _fields(keys, keys.shape(layer_type), window_keys)
+    yield _fitting(name, count, fields | ({"sinks": True} if keys.has_sinks else {}))
 
 
 def _latent(
     keys: ModelKeys, name: str, count: int, window_keys: int | None
 ) -> Iterator[LayerKind | LeftOut]:
-    """Yields multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) as prefill and decode."""
+    """Yields multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) of a forward pass, and
+    what is left out of it."""
     assert keys.latent is not None
     heads, latent = keys.heads, keys.latent
     shape = {"heads": heads, "kv_heads": heads, "head_dim": latent.nope + latent.rope}
     fields = _fields(keys, shape, window_keys) | {"head_dim_v": latent.value}
     yield _fitting(f"latent attention, prefill: {name}", count, fields)
-    dims = f"d{latent.rank + latent.rope}_dv{latent.rank}"
-    why = (
-        f"it is another op, decode: search it by itself, with -w decode_b16_h{heads}_k8192_{dims}"
-        f"_page64_mla for 16 sequences of 8,192 keys in pages of 64"
-    )
-    yield LeftOut("latent attention, decode with absorbed weights", count, why)
+    why = "it is another op, decode: add --decode --page-size 64 and --seqlen-k"
+    yield LeftOut(_ABSORBED, count, why)
+
+
+def _absorbed(keys: ModelKeys, name: str, count: int) -> LayerKind | LeftOut:
+    """Returns multi-head latent attention over a cache, whose weights are absorbed: all heads share
+    the latent and the rotated columns, and values are the latent."""
+    assert keys.latent is not None
+    latent, most = keys.latent, MAX_MLA_DIMS
+    dims = {"head_dim": latent.rank + latent.rope, "head_dim_v": latent.rank}
+    for key, size in dims.items():
+        if size > most[key]:
+            return LeftOut(_ABSORBED, count, f"its {key} is {size}, and at most {most[key]} serves")
+    fields = {"heads": keys.heads, "heads_kv": 1, **dims, "mla": True, "softcap": keys.softcap}
+    return LayerKind(f"{_ABSORBED}: {name}", count, fields)
 
 
 def _fields(keys: ModelKeys, shape: Mapping[str, int], window_keys: int | None) -> dict[str, Any]:
@@ -171,11 +213,3 @@ def _foreign(keys: ModelKeys, layer_type: str, count: int) -> tuple[str, int, st
     if layer_type == "linear_attention":
         return "linear attention", count, _NO_SOFTMAX
     return f"layers of type {shown(layer_type)}", count, "tunefa does not know this type"
-
-
-def _check(kind: LayerKind, where: str) -> None:
-    """Raises TunefaError, with the place, if no workload can have the fields of a kind."""
-    try:
-        kind.workload({"seqlen_q": 1})
-    except TunefaError as error:
-        raise TunefaError(f"{where}: {error}") from None

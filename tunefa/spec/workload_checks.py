@@ -115,6 +115,10 @@ def _check_mla(fields: Mapping[str, Any]) -> None:
         return
     if fields["e4m3cache"]:
         raise TunefaError("e4m3cache with mla: its cache is in bf16 or fp16, as the queries are")
+    if fields["heads_kv"] != 1:
+        raise TunefaError(
+            f"heads_kv is {fields['heads_kv']} with mla: all heads share one latent, so it has 1"
+        )
     if fields["head_dim_v"] >= fields["head_dim"]:
         raise TunefaError(
             f"head_dim_v is {fields['head_dim_v']} and head_dim {fields['head_dim']} with mla: its "
