@@ -26,6 +26,10 @@ def test_forward_gradients_and_caches_are_seen() -> None:
         torch.autograd.grad(tunefa.flash_attention(q, q, q, window=(3, 1)).sum(), q)
         tunefa.decode_attention(x[:, :1], x, x, counts)
         tunefa.flash_attention_varlen(x[0], x[0], x[0], starts, starts, 11, 11)
+        pages, table = x.view(8, 4, 4, 32), torch.arange(8, dtype=torch.int32).view(2, 4)
+        tunefa.flash_attention_varlen(
+            x[0], pages, pages, starts, max_seqlen_q=11, block_table=table, seqlens_k=counts
+        )
         assert tunefa.last_choice() is not None
     assert process.current() is before
     tunefa.flash_attention(x, x, x, causal=True)
@@ -35,6 +39,7 @@ def test_forward_gradients_and_caches_are_seen() -> None:
         "bwd_b2_h4_kv4_q16_k16_d32_bf16_full_w4_a1": 1,
         "decode_b2_h4_kv4_q1_k16_d32_bf16_causal": 1,
         "fwd_b2_h4_kv4_q16_k16_d32_bf16_full_varlen": 1,
+        "prefill_b2_h4_kv4_q16_k16_d32_bf16_full_page4_varlen": 1,
     }
 
 
@@ -43,5 +48,10 @@ def test_what_is_no_workload_is_named() -> None:
     x = torch.randn(1, 4, 2, 8, dtype=torch.float64)
     with observed(tracer):
         tunefa.flash_attention(x, x, x)
-    (what,) = tracer.found().other
-    assert what.startswith("attention that is no workload: ") and "fp64" in what
+        starts, table = torch.tensor([0, 4]).int(), torch.zeros(1, 1).int()
+        tunefa.flash_attention_varlen(
+            x[0], x, x, starts, max_seqlen_q=4, block_table=table, seqlens_k=starts[1:]
+        )
+    dense, prompts = tracer.found().other
+    assert dense.startswith("attention that is no workload: ") and "fp64" in dense
+    assert prompts.startswith("attention of prompts over a cache that is no workload: ")

@@ -93,3 +93,15 @@ def test_what_it_does_not_serve() -> None:
     assert not cpu_attention.serves(replace(made, softcap=1.0))
     assert not cpu_attention.serves(replace(made, k=made.k[:, :, :0], v=made.v[:, :, :0]))
     assert not cpu_attention.serves(replace(made, q=made.q.to("meta")))
+
+
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(64, 32), (32, 64)])
+def test_heads_that_are_innermost_in_memory(head_dim: int, head_dim_v: int) -> None:
+    """PyTorch pads such tensors without changing their layout."""
+    torch.manual_seed(0)
+    q, k = (torch.randn(1, 4, 33, head_dim, dtype=torch.double) for _ in range(2))
+    v = torch.randn(1, 4, 33, head_dim_v, dtype=torch.double)
+    q_, k_, v_ = (x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) for x in (q, k, v))
+    right, _ = reference.attention(AttentionInputs(q, k, v, False, 0.125))
+    found, _ = cpu_attention.attention(AttentionInputs(q_, k_, v_, False, 0.125))
+    torch.testing.assert_close(found, right)

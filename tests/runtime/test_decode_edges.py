@@ -104,3 +104,38 @@ def test_an_unknown_parameter_is_named() -> None:
     wrong: dict[str, Any] = {"block_tabel": None}
     with pytest.raises(TunefaError, match="block_table"):
         tunefa.decode_attention(**made(), **wrong)
+
+
+@pytest.mark.parametrize("causal", [None, "no", 1])
+def test_the_mask_is_a_bool(causal: Any) -> None:
+    with pytest.raises(TunefaError, match=f"causal is {causal!r}: give True or False"):
+        tunefa.decode_attention(**made(), causal=causal)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_new_keys_need_room(paged: bool) -> None:
+    q, cache = torch.randn(1, 1, 2, 8), torch.randn(1, 6, 2, 8)
+    table = torch.zeros(1, 1, dtype=torch.int32) if paged else None
+    given = (q, cache, cache.clone(), torch.tensor([6], dtype=torch.int32), table)
+    said = "sequence 0 has 6 keys, and the cache has room for 6: 1 new ones do not fit"
+    with pytest.raises(TunefaError, match=said):
+        tunefa.decode_attention(*given, k=q, v=q)
+
+
+@pytest.mark.parametrize("page", [-1, 5])
+@pytest.mark.parametrize("appends", [False, True])
+def test_pages_are_those_of_the_cache(page: int, appends: bool) -> None:
+    q, cache = torch.randn(1, 1, 2, 8), torch.randn(1, 6, 2, 8)
+    table = torch.tensor([[page]], dtype=torch.int32)
+    new: dict[str, Any] = {"k": q, "v": q} if appends else {}
+    with pytest.raises(TunefaError, match=f"block_table has page {page}: give pages from 0 to 0"):
+        tunefa.decode_attention(q, cache, cache, torch.tensor([3], dtype=torch.int32), table, **new)
+
+
+def test_a_call_without_heads_or_keys_in_a_page() -> None:
+    q, cache = torch.randn(1, 1, 0, 8), torch.randn(1, 6, 2, 8)
+    lengths = torch.tensor([6], dtype=torch.int32)
+    assert tunefa.decode_attention(q, cache, cache, lengths).shape == q.shape
+    table = torch.zeros(1, 1, dtype=torch.int32)
+    with pytest.raises(TunefaError, match="page_size of k_cache is 0"):
+        tunefa.decode_attention(cache[:, :1], cache[:, :0], cache[:, :0], lengths, table)

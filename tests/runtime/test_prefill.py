@@ -200,3 +200,15 @@ def test_random_calls_agree_with_the_definition() -> None:
         mask, band = chance.choice(MASKS)
         for mine, right in zip(found(given, **mask), expected(given, *band), strict=True):
             torch.testing.assert_close(mine, right)
+
+
+def test_rows_of_no_sequence_stay_as_they_are_when_compiled() -> None:
+    given = made()
+    rows = int(given["cu_seqlens_q"][-1])
+    given["q"] = torch.cat([given["q"], given["q"][:2]])
+    shape = (*given["q"].shape[:-1], given["v"].shape[-1])
+    outs = [torch.full(shape, 7.0, dtype=given["q"].dtype) for _ in range(2)]
+    call = tunefa.flash_attention_varlen
+    call(**given, out=outs[0])
+    torch.compile(call, fullgraph=True, backend="aot_eager")(**given, out=outs[1])
+    assert torch.equal(*outs) and bool((outs[0][rows:] == 7.0).all())

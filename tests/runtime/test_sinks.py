@@ -129,6 +129,15 @@ def test_a_row_without_keys_has_the_sink_alone() -> None:
     assert all(bool(each.isfinite().all()) for each in grads)
 
 
+def test_a_row_without_keys_and_sink_has_no_gradient() -> None:
+    q, k, v, _ = made(rows=KEYS + 2)
+    sinks = torch.tensor([-math.inf, 0.2, -math.inf, 1.0]).double().requires_grad_()
+    out, lse = tunefa.flash_attention(q, k, v, sinks=sinks, causal=True, return_lse=True)
+    assert bool((lse[:, ::2, :2] == -math.inf).all()) and bool(lse[:, 1::2].isfinite().all())
+    (grad,) = torch.autograd.grad(out.sum() + lse[..., 2:].sum(), sinks)
+    assert bool(grad.isfinite().all()) and not grad[::2].any() and bool(grad[1::2].all())
+
+
 def test_a_sink_that_takes_nothing_changes_nothing() -> None:
     q, k, v, _ = made()
     sinks = torch.full((HEADS,), -math.inf)

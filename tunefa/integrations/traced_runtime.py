@@ -18,6 +18,7 @@ from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
 from tunefa.runtime.plan import Plan
+from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
 
@@ -95,6 +96,16 @@ class _Observed:
             lambda: self._runtime.decode(tensors, options, scale, out, return_lse),
         )
 
+    def prefill(
+        self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Runtime.prefill`."""
+        return self._tracer.call(
+            lambda: _of_prompts(tensors, options),
+            tensors.q.device,
+            lambda: self._runtime.prefill(tensors, options, scale, out),
+        )
+
 
 @dataclass(frozen=True)
 class _ObservedPlan:
@@ -147,3 +158,10 @@ def _of_cache(tensors: CacheTensors, options: CacheOptions) -> Workload | str:
         return CacheCall.of(tensors, options, None).workload()
     except TunefaError as error:
         return f"attention over a cache that is no workload: {error}"
+
+
+def _of_prompts(tensors: PrefillTensors, options: Options) -> Workload | str:
+    try:
+        return PrefillCall.of(tensors, options, None).workload()
+    except TunefaError as error:
+        return f"attention of prompts over a cache that is no workload: {error}"

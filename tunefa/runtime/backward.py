@@ -203,6 +203,9 @@ class PyTorchGradients:
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
         call, layout = Call.of(tensors, self.options, scale), self.options.layout
+        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
+            dq, dk, dv = map(torch.zeros_like, tensors[:3])
+            return dq, dk, dv
         out, grad_out = (heads_first(x, layout) for x in (given.out, given.grad_out))
         grads = in_pytorch.gradients(call, out, given.lse, grad_out, given.grad_lse)
         return like([heads_first(grad, layout) for grad in grads], tensors)

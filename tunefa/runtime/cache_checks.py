@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
+from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import E4M3
@@ -61,6 +62,8 @@ def check_sizes(q: Tensor, k: Tensor, v: Tensor, block_table: Any, names: Sequen
     for size, one, here, other, there in sizes:
         if here != there:
             raise TunefaError(f"{size} of {one} is {here} and of {other} {there}: make them equal")
+    if block_table is not None and k.shape[2] == 0:
+        raise TunefaError(f"page_size of {of_k} is 0: give 1 or more")
     if q.shape[3] == 0:
         raise TunefaError("head_dim of q is 0: give 1 or more")
     heads, heads_kv = q.shape[1], k.shape[1]
@@ -120,3 +123,31 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> bool:
                 f"need them"
             )
     return False
+
+
+def check_pages(pages: Tensor, count: int) -> None:
+    """Raises TunefaError unless these are pages of the cache, which has `count` of them. On a GPU
+    nothing is read, and so nothing is said."""
+    if (
+        _are_known(pages)
+        and pages.numel()
+        and not 0 <= int(pages.min()) <= int(pages.max()) < count
+    ):
+        wrong = int(pages.min() if pages.min() < 0 else pages.max())
+        raise TunefaError(f"block_table has page {wrong}: give pages from 0 to {count - 1}")
+
+
+def check_room(places: Tensor, capacity: int | torch.SymInt) -> None:
+    """Raises TunefaError where a sequence has no room for new keys, which go to `places` (batch,
+    new) of at most `capacity`. On a GPU nothing is read, and so nothing is said."""
+    if _are_known(places) and places.numel() and int(places.max()) >= capacity:
+        full = int(places.amax(1).argmax())
+        raise TunefaError(
+            f"sequence {full} has {int(places[full, 0])} keys, and the cache has room for "
+            f"{capacity}: {places.shape[1]} new ones do not fit"
+        )
+
+
+def _are_known(numbers: Tensor) -> bool:
+    """Whether the numbers of a tensor can be read without a wait for a GPU."""
+    return not is_compiling() and type(numbers) is Tensor and numbers.device.type == "cpu"

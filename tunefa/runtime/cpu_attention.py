@@ -119,7 +119,7 @@ def _by_kv_head(x: Tensor, group: int) -> Tensor:
 def _padded(x: Tensor, width: int) -> Tensor:
     """Returns x with rows that are contiguous and `width` long; zeros are appended."""
     if x.shape[-1] < width:
-        return pad(x, (0, width - x.shape[-1]))
+        x = pad(x, (0, width - x.shape[-1]))  # which may keep heads innermost (channels_last)
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

@@ -20,7 +20,7 @@ from tunefa.measure.attention_inputs import as_indexed
 from tunefa.runtime import autocast, process
 from tunefa.runtime.api import Layout, unknown_argument
 from tunefa.runtime.argument_checks import check_tensor
-from tunefa.runtime.cache_checks import check_device, check_no_gradients
+from tunefa.runtime.cache_checks import check_device, check_no_gradients, check_pages, check_room
 from tunefa.runtime.call import LAYOUTS, Tensors, Window, heads_first
 from tunefa.runtime.decode_call import (
     CacheCall,
@@ -245,9 +245,11 @@ def _append(
     lengths = call.seqlens.clamp_min(0)
     places = lengths[:, None].long() + torch.arange(count, device=k.device)
     rows = torch.arange(places.shape[0], device=k.device)[:, None]
+    page, table = call.k.shape[2], call.block_table
+    check_room(places, page if table is None else page * table.shape[1])
     if call.block_table is not None:
-        page = call.k.shape[2]
         rows = call.block_table.gather(1, places // page).long()
+        check_pages(rows, call.k.shape[0])
         places = places % page
     for cache, new, factor in (
         (call.k, new_k, call.k_descale),

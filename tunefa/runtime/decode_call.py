@@ -113,6 +113,7 @@ class CacheCall:
         layout = options.layout
         if layout not in LAYOUTS:
             raise unknown("layout", str(layout), LAYOUTS)
+        check_flag("causal", options.causal)
         check_softcap(options.softcap)
         cache_axes = LAYOUTS[layout]
         if tensors.block_table is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs, as_indexed
+from tunefa.runtime.cache_checks import check_pages
 from tunefa.runtime.call import heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import (
@@ -156,7 +157,7 @@ class PyTorchCachePlan:
         """Runs a call; returns (out, lse)."""
         call = CacheCall.of(tensors, self.options, scale)
         out = call.new_out() if out is None else out
-        if call.q.is_meta:
+        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
             return out, call.new_lse()
         lse, view = call.new_lse(), heads_first(out, self.options.layout)
         lengths = call.seqlens.tolist()
@@ -178,6 +179,7 @@ def of_sequence(
         k, v = call.k[number, :, :keys], call.v[number, :, :keys]
     else:
         pages = call.block_table[number, : ceil_div(keys, page)].long()
+        check_pages(pages, call.k.shape[0])
         k, v = (
             as_indexed(each)[pages].transpose(0, 1).flatten(1, 2)[:, :keys].view(each.dtype)
             for each in (call.k, call.v)

@@ -55,7 +55,7 @@ class PyTorchPlan:
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` contiguous in the call's layout."""
         call = Call.of(tensors, self.options, scale)
-        if call.q.is_meta:
+        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
             return call.new_out(), call.new_lse()
         out, lse = in_pytorch.attention(call)
         return heads_first(out, self.options.layout).contiguous(), lse
@@ -63,7 +63,7 @@ class PyTorchPlan:
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone, contiguous in the call's layout."""
         call = Call.of(tensors, self.options, scale)
-        if call.q.is_meta:
+        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
             return call.new_out()
         return heads_first(in_pytorch.output(call), self.options.layout).contiguous()
 

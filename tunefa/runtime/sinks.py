@@ -8,6 +8,8 @@ gradient from that of the logsumexp.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -53,7 +55,10 @@ def with_sinks(
     if behind is not None:
         share = share.masked_fill(behind, 0.0)  # its gradient is the product with `out`
     share = share if layout == "bhsd" else share.transpose(-1, -2)
-    return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logits)
+    # Of two -inf, the sum has a gradient of NaN: such a row has neither a key nor a sink.
+    nothing = torch.maximum(lse, logits) == -math.inf
+    whole = torch.logaddexp(lse.masked_fill(nothing, 0.0), logits)
+    return (out * share[..., None]).to(out.dtype), whole.masked_fill(nothing, -math.inf)
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor, starts_q: Tensor) -> Tensor:

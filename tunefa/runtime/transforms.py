@@ -114,6 +114,8 @@ def _folded(
 
 def _unfolded(size: int, made: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Returns the results with the mapped axis as their first, and the places of that axis."""
+    if size == 0:
+        raise TunefaError("torch.vmap maps over an axis of size 0: give it 1 or more")
     outs = tuple(x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in made)
     return outs, (0,) * len(outs)
 
