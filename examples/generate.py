@@ -218,6 +218,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     for name, size in {**sizes, "rows": 8, "requests": 20}.items():
         parser.add_argument(f"--{name}", type=int, default=size, help=f"default: {size}")
     options = parser.parse_args(arguments)
+    for name in ("layers", "width", "heads", "vocabulary", "rows"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}: give 1 or more")
     if options.seqlen < 4:
         parser.error(f"--seqlen is {options.seqlen}: give 4 or more")
     return options

@@ -180,7 +180,7 @@ def test_a_frozen_process_takes_no_other_file(file: Path, tmp_path: Path) -> Non
             TunefaError, match=r"is the only file that it may use: do not load .*more\.yaml"
         ):
             made.admit(tmp_path / "more.yaml", frozen_too)
-    with pytest.raises(TunefaError, match="is the only file that it may use"):
+    with pytest.raises(TunefaError, match="is loaded already: leave out this load"):
         made.admit(file)  # beside itself: it would look as if all were still served
     assert made.file is not None and made.file.path.name == file.name
 

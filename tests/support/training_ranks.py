@@ -198,11 +198,43 @@ def tensors(device: str) -> None:
             assert error <= LIMITS[device], (axis, name, error)
 
 
+def packed_with_sinks(device: str) -> None:
+    """Packed sequences with sinks, sharded by heads."""
+    mesh = init_device_mesh(device, (WORLD,))
+    generator = torch.Generator().manual_seed(3)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    q, k, v = (
+        torch.randn(SEQLEN, n, HEAD_DIM, generator=generator).to(device, dtype)
+        for n in (HEADS, HEADS_KV, HEADS_KV)
+    )
+    sinks = torch.randn(HEADS, generator=generator).to(device)
+    starts = torch.tensor([0, SEQLEN // 3, SEQLEN - 2], dtype=torch.int32, device=device)
+    leaves = [x.requires_grad_() for x in (q, k, v, sinks)]
+    call = functools.partial(tunefa.flash_attention_varlen, causal=True)
+    lengths = SEQLEN, SEQLEN
+    out = call(*leaves[:3], starts, starts, *lengths, sinks=leaves[3])[: SEQLEN - 2]
+    right = out, *torch.autograd.grad(out.sum(), leaves)
+    axes = (1, 1, 1, 0)
+    shards = [
+        distribute_tensor(x.detach(), mesh, [Shard(axis)]).requires_grad_()
+        for x, axis in zip(leaves, axes, strict=True)
+    ]
+    at = distribute_tensor(starts, mesh, [Replicate()])
+    made = call(*shards[:3], at, at, *lengths, sinks=shards[3])[: SEQLEN - 2]
+    grads = torch.autograd.grad(made.sum(), shards)
+    for name, mine, theirs in zip(
+        ("out", "dq", "dk", "dv", "dsinks"), (made, *grads), right, strict=True
+    ):
+        error = _error(_whole(mine.detach()), theirs.detach())
+        assert error <= LIMITS[device], (name, error)
+
+
 CHECKS: Mapping[str, Callable[[str], None]] = {
     "ddp": ddp,
     "compiled_ddp": compiled_ddp,
     "fsdp": fsdp,
     "tensors": tensors,
+    "packed_with_sinks": packed_with_sinks,
 }
 
 

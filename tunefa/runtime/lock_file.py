@@ -108,7 +108,9 @@ class LockFile:
         )
 
     def excludes(self, path: Path) -> TunefaError:
-        """The error for another file of records, which a frozen process must not load."""
+        """The error for a file of records that a frozen process must not load."""
+        if self.is_at(path):
+            return TunefaError(f"{self._this} is loaded already: leave out this load")
         return TunefaError(
             f"{self._this} is the only file that it may use: do not load {path}, or do not freeze "
             f"(unset {VARIABLE}, or load without frozen=True)"
