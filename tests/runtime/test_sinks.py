@@ -136,6 +136,10 @@ def test_a_row_without_keys_and_sink_has_no_gradient() -> None:
     assert bool((lse[:, ::2, :2] == -math.inf).all()) and bool(lse[:, 1::2].isfinite().all())
     (grad,) = torch.autograd.grad(out.sum() + lse[..., 2:].sum(), sinks)
     assert bool(grad.isfinite().all()) and not grad[::2].any() and bool(grad[1::2].all())
+    fixed, leaves = sinks.detach(), [x.requires_grad_() for x in (q, k, v)]
+    out, lse = tunefa.flash_attention(*leaves, sinks=fixed, causal=True, return_lse=True)
+    grads = torch.autograd.grad(out.sum() + lse[..., 2:].sum(), leaves)
+    assert all(bool(each.isfinite().all()) for each in grads)
 
 
 def test_a_sink_that_takes_nothing_changes_nothing() -> None:

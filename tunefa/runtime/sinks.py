@@ -56,10 +56,7 @@ def with_sinks(
     if behind is not None:
         share = share.masked_fill(behind, 0.0)  # its gradient is the product with `out`
     share = share if layout == "bhsd" else share.transpose(-1, -2)
-    # Of two -inf, the sum has a gradient of NaN: such a row has neither a key nor a sink.
-    nothing = torch.maximum(lse, logits) == -math.inf
-    whole = torch.logaddexp(lse.masked_fill(nothing, 0.0), logits)
-    return (out * share[..., None]).to(out.dtype), whole.masked_fill(nothing, -math.inf)
+    return (out * share[..., None]).to(out.dtype), _whole(lse, logits)
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor, starts_q: Tensor) -> Tensor:
@@ -72,6 +69,16 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor, starts_q: Tensor) -> Tens
     share = _share(lse, logits).masked_fill(behind, 1.0)
     out.mul_(share.T[..., None])
     return torch.logaddexp(lse, logits)
+
+
+def _whole(lse: Tensor, logits: Tensor) -> Tensor:
+    """The logsumexp with sinks."""
+    if not (torch.is_grad_enabled() and (lse.requires_grad or logits.requires_grad)):
+        return torch.logaddexp(lse, logits)
+    # The sum of two -inf has a gradient of NaN: such a row has neither a key nor a sink.
+    nothing = torch.maximum(lse, logits) == -math.inf
+    found = torch.logaddexp(lse.masked_fill(nothing, 0.0), logits)
+    return found.masked_fill(nothing, -math.inf)
 
 
 def _behind(lse: Tensor, starts_q: Tensor) -> Tensor:
