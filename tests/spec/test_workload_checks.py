@@ -136,12 +136,15 @@ def test_messages_give_the_numbers_to_use() -> None:
     assert refusal(accuracy="fats").endswith("did you mean fast? (known: standard, fast)")
 
 
+@pytest.mark.parametrize(("name", "value"), [("causal", "no"), ("softcap", 3.0), ("varlen", 1)])
+def test_flags_are_bools(name: str, value: Any) -> None:
+    assert refusal(**{name: value}) == f"{name} is {value!r}: give True or False"
+
+
 def test_values_of_latent_attention_are_columns_of_the_keys() -> None:
     latent = {"mla": True, "heads_kv": 1, "head_dim": 576, "head_dim_v": 512}
     said = refusal(**{**latent, "head_dim_v": 576})
     assert said.startswith("head_dim_v 576 is above 512")
-    said = refusal(mla=True, heads_kv=8)
-    assert said == "heads_kv is 8 with mla: all heads share one latent, so it has 1"
     said = refusal(mla=True, heads_kv=1)
     assert said.startswith("head_dim_v is 128 and head_dim 128 with mla: its values are the first")
     assert refusal(**{**latent, "head_dim": 577}).endswith("use 576 or less")

@@ -24,6 +24,11 @@ CACHE_DTYPES = ("bf16", "fp16")
 _OF_DECODE = ("mla", "prefix", "batchvariant")
 """Fields of no other op."""
 
+_FLAGS = (
+    "causal", "softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic",
+    "batchvariant",
+)  # fmt: skip
+
 
 def check(fields: Mapping[str, Any]) -> None:
     """Raises TunefaError for the first field of a `Workload` with a value that no kernel serves."""
@@ -36,6 +41,9 @@ def check(fields: Mapping[str, Any]) -> None:
         least = 0 if name == "window_left" else 1
         if not optional and not (type(value) is int and value >= least):
             raise bad_size(name, value, least)
+    for name in _FLAGS:
+        if type(fields[name]) is not bool:
+            raise TunefaError(f"{name} is {fields[name]!r}: give True or False")
     if fields["heads"] % fields["heads_kv"]:
         raise TunefaError(
             f"heads {fields['heads']} is not a multiple of heads_kv {fields['heads_kv']}: each KV "
@@ -115,10 +123,6 @@ def _check_mla(fields: Mapping[str, Any]) -> None:
         return
     if fields["e4m3cache"]:
         raise TunefaError("e4m3cache with mla: its cache is in bf16 or fp16, as the queries are")
-    if fields["heads_kv"] != 1:
-        raise TunefaError(
-            f"heads_kv is {fields['heads_kv']} with mla: all heads share one latent, so it has 1"
-        )
     if fields["head_dim_v"] >= fields["head_dim"]:
         raise TunefaError(
             f"head_dim_v is {fields['head_dim_v']} and head_dim {fields['head_dim']} with mla: its "
