@@ -110,9 +110,9 @@ def raced(
         graphs[_ALONE] = captured(layer, caches, in_graph)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(ROUNDS + 1):
-        in_turn = list(graphs.items())
-        random.Random(turn).shuffle(in_turn)
-        for name, graph in in_turn:
+        shuffled = list(graphs.items())
+        random.Random(turn).shuffle(shuffled)
+        for name, graph in shuffled:
             found = replay_us(graph) / in_graph
             if turn:  # the first one warms up
                 times[name].append(found)

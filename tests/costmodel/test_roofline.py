@@ -57,7 +57,7 @@ def test_a_cache_is_read_once() -> None:
 
 @pytest.mark.parametrize("path", CACHE_FIGURES, ids=lambda path: path.stem)
 def test_no_time_of_a_cache_is_impossible(path: Path) -> None:
-    """What was measured on H200s takes longer than the memory needs, of peers too."""
+    """Times on H200s are longer than the memory needs, those of peers too."""
     points, h200 = point_files.read(path), Target.named("h200")
     assert points
     for point in points:

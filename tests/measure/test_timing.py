@@ -55,9 +55,9 @@ class Clock:
         self.us = 0.0
         self.host_us = 0.0
         self.call_us = 0.0
-        """What each call takes the host."""
+        """The host's time for each call."""
         self.pause_us = 0.0
-        """What the host takes longer for the first replay after it has waited."""
+        """The host's time more for the first replay after it has waited."""
         self.has_replayed = False
         self.capturing: list[float] | None = None
 

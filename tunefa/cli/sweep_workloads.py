@@ -16,6 +16,7 @@ from tunefa.spec import looked_up
 from tunefa.spec.model_layers import Model
 from tunefa.spec.sizes import parse_size
 from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import CACHE_OPS
 from tunefa.store import traced
 
 OPS = ("fwd", "bwd", "decode")
@@ -123,17 +124,20 @@ def _grid(models: Sequence[str], lists: dict[str, str | None]) -> dict[Workload,
 def _models(name: str, ops: Sequence[str]) -> list[tuple[str, Model]]:
     """Returns a model for each op that computes some of its layers. Raises TunefaError if none
     does."""
-    found, errors = [], []
-    for op in ops:
+    found: dict[bool, Model] = {}
+    errors = []
+    for is_cached, op in {
+        op in CACHE_OPS: op for op in ops
+    }.items():  # each says what it leaves out
         try:
-            found.append((op, model_options.loaded(name, {"op": op}, flag)))
+            found[is_cached] = model_options.loaded(name, {"op": op}, flag)
         except TunefaError as error:
             errors.append(error)
     if not found:
         raise errors[0]
     for each in errors:
         click.echo(str(each), err=True)
-    return found
+    return [(op, found[op in CACHE_OPS]) for op in ops if (op in CACHE_OPS) in found]
 
 
 def sizes(text: str, option: str) -> list[int]:

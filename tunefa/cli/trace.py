@@ -56,7 +56,7 @@ def command(
     if report is not None:
         if words or out is not None:
             raise click.UsageError("--report runs no program: leave out the program and --out")
-        reports.show(traced.read(report), selection.target, report, as_json)
+        reports.show(traced.read(report), selection, report, as_json)
         return
     if not words:
         raise click.UsageError("no program: give one after --, such as -- python train.py")

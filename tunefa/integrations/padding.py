@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tunefa.runtime.api_varlen import flash_attention_varlen
+from tunefa.runtime.call import rows_behind
 
 
 def attention(
@@ -60,8 +61,7 @@ def needs_gradients(inputs: tuple[Tensor, ...]) -> bool:
 
 def _zero_behind(x: Tensor, starts: Tensor) -> Tensor:
     """Returns packed rows with 0 in those behind the last sequence, and in their gradients."""
-    behind = torch.arange(x.shape[0], device=x.device) >= starts[-1]
-    return x.masked_fill(behind[:, None, None], 0.0)
+    return x.masked_fill(rows_behind(x.shape[0], starts)[:, None, None], 0.0)
 
 
 def _without_padding(valid: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,9 +41,9 @@ RESOLUTION_US = 0.5
 to take less."""
 _WARMUP = 2
 _AHEAD = 4
-"""What goes before the first launch of a batch, in fills of the cache: 0.3 ms on an H200. So the
-host is ahead of the device when it comes to that launch, also if it was just woken up or shares its
-cores with compilers. Otherwise the device would wait between the first events for the host."""
+"""The fills of the cache before the first launch of a batch: 0.3 ms on an H200. So the host is
+ahead of the device when it comes to that launch, also if it was just woken up or shares its cores
+with compilers. Otherwise the device would wait between the first events for the host."""
 _EMPTY_SAMPLES = 15
 """The last replays without a launch whose median counts: it follows the clocks of the device."""
 

@@ -14,7 +14,7 @@ from tunefa.compile.contract import unread
 from tunefa.compile.launch.prepared import apart
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import in_pytorch
-from tunefa.runtime.call import Call, Options, Tensors, heads_first, power_of_2
+from tunefa.runtime.call import Call, Options, Tensors, has_no_numbers, heads_first, power_of_2
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches, with_contiguous_rows
 from tunefa.runtime.library_plan import results
@@ -203,7 +203,7 @@ class PyTorchGradients:
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
         call, layout = Call.of(tensors, self.options, scale), self.options.layout
-        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
+        if has_no_numbers(call.q):
             dq, dk, dv = map(torch.zeros_like, tensors[:3])
             return dq, dk, dv
         out, grad_out = (heads_first(x, layout) for x in (given.out, given.grad_out))

@@ -255,3 +255,19 @@ def power_of_2(number: Any) -> Any:
     """Rounds a positive int up to a power of two; returns anything else unchanged."""
     # next_pow2 takes twice as long, and each packed call needs four.
     return 1 << (number - 1).bit_length() if type(number) is int and number >= 1 else number
+
+
+def has_no_numbers(q: Tensor) -> bool:
+    """Whether a call with q (batch, heads, ...) has shapes alone to give: q is on the device meta,
+    or has no heads."""
+    return q.is_meta or q.shape[1] == 0
+
+
+def rows_behind(rows: int, starts: Tensor) -> Tensor:
+    """Says of so many packed rows which stand behind the last sequence; `starts` are cumulative
+    lengths, (sequences + 1,)."""
+    numbers, at = torch.arange(rows, device=starts.device), starts[-1]
+    placed: Any = starts
+    if hasattr(placed, "device_mesh"):  # a DTensor, which takes no others beside it
+        numbers = placed.from_local(numbers, placed.device_mesh, placed.placements, run_check=False)
+    return numbers >= at

@@ -247,8 +247,8 @@ def _append(
     rows = torch.arange(places.shape[0], device=k.device)[:, None]
     page, table = call.k.shape[2], call.block_table
     check_room(places, page if table is None else page * table.shape[1])
-    if call.block_table is not None:
-        rows = call.block_table.gather(1, places // page).long()
+    if table is not None:
+        rows = table.gather(1, places // page).long()
         check_pages(rows, call.k.shape[0])
         places = places % page
     for cache, new, factor in (

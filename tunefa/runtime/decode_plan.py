@@ -15,7 +15,7 @@ from torch import Tensor
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs, as_indexed
 from tunefa.runtime.cache_checks import check_pages
-from tunefa.runtime.call import heads_first
+from tunefa.runtime.call import has_no_numbers, heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import (
     CacheCall,
@@ -157,7 +157,7 @@ class PyTorchCachePlan:
         """Runs a call; returns (out, lse)."""
         call = CacheCall.of(tensors, self.options, scale)
         out = call.new_out() if out is None else out
-        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
+        if has_no_numbers(call.q):
             return out, call.new_lse()
         lse, view = call.new_lse(), heads_first(out, self.options.layout)
         lengths = call.seqlens.tolist()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tunefa.compile.serving import Installed
 from tunefa.runtime import in_pytorch, planning
-from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
+from tunefa.runtime.call import Call, Options, Tensors, has_no_numbers, heads_first, no_descales
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_plan import CachePlan, Decode
@@ -55,7 +55,7 @@ class PyTorchPlan:
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` contiguous in the call's layout."""
         call = Call.of(tensors, self.options, scale)
-        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
+        if has_no_numbers(call.q):
             return call.new_out(), call.new_lse()
         out, lse = in_pytorch.attention(call)
         return heads_first(out, self.options.layout).contiguous(), lse
@@ -63,7 +63,7 @@ class PyTorchPlan:
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone, contiguous in the call's layout."""
         call = Call.of(tensors, self.options, scale)
-        if call.q.is_meta or call.q.shape[1] == 0:  # no heads
+        if has_no_numbers(call.q):
             return call.new_out()
         return heads_first(in_pytorch.output(call), self.options.layout).contiguous()
 

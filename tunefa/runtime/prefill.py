@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from tunefa.errors import TunefaError
 from tunefa.runtime import autocast, process
 from tunefa.runtime.cache_checks import check_no_gradients
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import Options, Tensors, rows_behind
 from tunefa.runtime.decode import broadcast, is_plain
 from tunefa.runtime.decode_call import check_like_result
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
@@ -50,8 +50,7 @@ def attention(
     if out is not None:
         check_like_result(out, found)
         # Rows behind the last sequence keep what they are.
-        rows = torch.arange(out.shape[0], device=out.device)
-        behind = rows >= tensors.cu_seqlens_q[-1]
+        behind = rows_behind(out.shape[0], tensors.cu_seqlens_q)
         found = out.copy_(torch.where(behind[:, None, None], out, found))
     return found, lse
 

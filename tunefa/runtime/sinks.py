@@ -9,13 +9,12 @@ gradient from that of the logsumexp.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError
-from tunefa.runtime.call import PACKED, Options, Tensors
+from tunefa.runtime.call import PACKED, Options, Tensors, rows_behind
 
 
 def check_sinks(sinks: object, tensors: Tensors, options: Options) -> None:
@@ -50,7 +49,7 @@ def with_sinks(
     logits = sinks.to(lse.dtype)[:, None]
     behind = None
     if starts_q is not None:
-        behind = _behind(lse, starts_q)
+        behind = rows_behind(lse.shape[-1], starts_q)
         lse = lse.masked_fill(behind, 0.0)
     share = _share(lse, logits)
     if behind is not None:
@@ -65,7 +64,7 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor, starts_q: Tensor) -> Tens
     Rows of `out` that belong to no sequence keep what they are.
     """
     logits = sinks.to(lse.dtype)[:, None]
-    behind = _behind(lse, starts_q)
+    behind = rows_behind(lse.shape[-1], starts_q)
     share = _share(lse, logits).masked_fill(behind, 1.0)
     out.mul_(share.T[..., None])
     return torch.logaddexp(lse, logits)
@@ -79,15 +78,6 @@ def _whole(lse: Tensor, logits: Tensor) -> Tensor:
     nothing = torch.maximum(lse, logits) == -math.inf
     found = torch.logaddexp(lse.masked_fill(nothing, 0.0), logits)
     return found.masked_fill(nothing, -math.inf)
-
-
-def _behind(lse: Tensor, starts_q: Tensor) -> Tensor:
-    """Says of each row whether it stands behind the last sequence."""
-    rows = torch.arange(lse.shape[-1], device=lse.device)
-    starts: Any = starts_q
-    if hasattr(starts, "device_mesh"):  # a DTensor, which takes no others beside it
-        rows = starts.from_local(rows, starts.device_mesh, starts.placements, run_check=False)
-    return rows >= starts_q[-1]
 
 
 def _share(lse: Tensor, logits: Tensor) -> Tensor:

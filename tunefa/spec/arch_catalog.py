@@ -38,7 +38,7 @@ def load(name: str) -> Arch:
     """
     found = _find(name)
     if found is None:
-        raise _unknown(name) if "," in name else unknown("arch", name, names())
+        raise unknown("arch", name, names())
     return found[0]
 
 
@@ -98,8 +98,6 @@ _KINDS: Mapping[str, type[Arch]] = {"nvidia": GpuArch, "huawei": NpuArch}
 def _unknown(name: str) -> TunefaError:
     """Returns the error for a name that is neither an arch nor a device: the nearest ones, and a
     line for each arch with its devices."""
-    if "," in name:
-        return TunefaError(f"{name!r} is a list of chips, and one name is expected here")
     known = [*names(), *device_names()]
     nearest = get_close_matches(name.strip().lower(), known, n=2, cutoff=0.7)
     hint = f": did you mean {' or '.join(nearest)}?" if nearest else ": name one of these"
@@ -116,10 +114,12 @@ def _load(name: str) -> Arch:
 
 
 def _find(name: str) -> tuple[Arch, Device] | None:
-    """Returns the arch with this name, or the device with the longest match; None without any. A
-    list of names is none: the longest of them would be taken for all."""
+    """Returns the arch with this name, or the device with the longest match; None without any.
+
+    Raises TunefaError for a list of names, of which the longest would be taken for all.
+    """
     if "," in name:
-        return None
+        raise TunefaError(f"{name!r} is a list of chips, and one name is expected here")
     if (stem := name.strip().lower()) in names():
         arch = _load(stem)
         return arch, arch.device()

@@ -104,19 +104,25 @@ def _kinds(
     keys: ModelKeys, where: str, is_cached: bool
 ) -> tuple[tuple[LayerKind, ...], tuple[LeftOut, ...]]:
     """Returns the kinds of layers, of the forward pass or over a cache, and those left out."""
-    kinds: list[LayerKind] = []
-    left_out: list[LeftOut] = []
-    for layer_type, count in Counter(keys.layer_types()).items():
-        for part in _parts(keys, layer_type, count, is_cached):
-            if isinstance(part, LayerKind):
-                try:
-                    part.workload(_LEAST_OVER_CACHE if is_cached else _LEAST)
-                except TunefaError as error:
-                    if not is_cached:  # the file is wrong; an encoder has no cache
-                        raise TunefaError(f"{where}: {error}") from None
-                    part = LeftOut(part.name, count, str(error))
-            (kinds if isinstance(part, LayerKind) else left_out).append(part)  # type: ignore[arg-type]
-    return tuple(kinds), tuple(left_out)
+    parts = [
+        _checked(part, where, is_cached) if isinstance(part, LayerKind) else part
+        for layer_type, count in Counter(keys.layer_types()).items()
+        for part in _parts(keys, layer_type, count, is_cached)
+    ]
+    kinds = tuple(part for part in parts if isinstance(part, LayerKind))
+    return kinds, tuple(part for part in parts if isinstance(part, LeftOut))
+
+
+def _checked(kind: LayerKind, where: str, is_cached: bool) -> LayerKind | LeftOut:
+    """Returns a kind of layers, or why it has no cache, as in an encoder. Raises TunefaError, with
+    the place, if no workload of a forward pass can have its fields."""
+    try:
+        kind.workload(_LEAST_OVER_CACHE if is_cached else _LEAST)
+    except TunefaError as error:
+        if not is_cached:
+            raise TunefaError(f"{where}: {error}") from None
+        return LeftOut(kind.name, kind.count, str(error))
+    return kind
 
 
 def _parts(

@@ -9,6 +9,7 @@ import pytest
 import tunefa
 from tunefa import assets
 from tunefa.cli.reports import traced as reports
+from tunefa.cli.workload_options import Selection
 from tunefa.spec import looked_up
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
@@ -66,7 +67,7 @@ def test_the_table_and_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     found = Traced("cpu")
     found.add(MEASURED, 1.0, 10)
     found.add("attention with a mask", 0.5)
-    reports.show(found, H200, tmp_path / "w.yaml", as_json=False)
+    reports.show(found, Selection(arch="h200"), tmp_path / "w.yaml", as_json=False)
     said = capsys.readouterr().out
     assert "measured on cpu" in said and str(MEASURED) in said
     assert "--top 10 --arch h200" in said

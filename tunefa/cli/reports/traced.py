@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from tunefa.cli import looked_up_notes, targets
+from tunefa.cli import looked_up_notes
 from tunefa.cli.reports import text
+from tunefa.cli.workload_options import Selection
 from tunefa.costmodel.estimate import estimates, expected_us
 from tunefa.errors import TunefaError
 from tunefa.runtime import choose
@@ -45,8 +46,9 @@ class Saving:
     """The reason that nothing is known."""
 
 
-def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:
-    """Prints what tuning each workload would save on a target."""
+def show(found: Traced, selection: Selection, path: Path, as_json: bool) -> None:
+    """Prints what tuning each workload would save on the selected chip."""
+    target = selection.target
     there = found.device == target.device.name
     savings = [saving(each, found.workloads[each], target, there) for each in found.heaviest]
     savings.sort(key=lambda each: -(each.saves_s or 0.0))
@@ -74,10 +76,9 @@ def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:
             out.print(f"{each.workload}: {each.why}", soft_wrap=True)
     out.print("now: of the trace; untuned, tuned: of a record, or predicted by the latency model, "
               "which promises most where it errs most", soft_wrap=True)  # fmt: skip
-    words = ["tunefa", "search", "--workloads", str(path), "--top", "10"]
-    if target.device.name not in {each.name for each in targets.seen()}:
-        words += ["--arch", target.device.match[0]]
-    text.print_command(out, "Next: tune them", text.command(*words))
+    chip = [] if selection.present else selection.chip_words
+    line = text.command("tunefa", "search", "--workloads", str(path), "--top", "10", *chip)
+    text.print_command(out, "Next: tune them", line)
 
 
 def saving(workload: Workload, calls: Calls, target: Target, is_there: bool) -> Saving:
@@ -91,12 +92,9 @@ def saving(workload: Workload, calls: Calls, target: Target, is_there: bool) -> 
         return Saving(*given, None, None, None, str(error))
     before = now_us if is_there else untuned_us
     if before is None:
-        saves = None
-    elif calls.count:
-        saves = max(0.0, before - tuned_us) * calls.count / 1e6
-    else:
-        saves = max(0.0, 1.0 - tuned_us / before) * calls.seconds
-    return Saving(*given, untuned_us, tuned_us, saves)
+        return Saving(*given, untuned_us, tuned_us, None)
+    whole = before * calls.count / 1e6 if calls.count else calls.seconds
+    return Saving(*given, untuned_us, tuned_us, max(0.0, 1.0 - tuned_us / before) * whole)
 
 
 def expected(workload: Workload, target: Target) -> tuple[float | None, float]:
